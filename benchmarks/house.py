@@ -19,6 +19,8 @@ from benchmarks._visited import walks
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("study", "train", "kernels", "sweeps", "analysis")
 EXECUTORS = ("local", "slurm")
+FORMER = re.compile(r"([\w/.]+): (\w+)(\.py)? -> ([^;]+)(?:; (.+))?")
+"""A line of former_names.txt: where, the old name, whether as module only, the new names, why it stays."""
 LONG = 400
 
 
@@ -108,6 +110,44 @@ def imports_of(packages: Sequence[str]) -> dict[str, set[str]]:
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
+def defined(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module defines, with their lines: definitions, parameters, attributes, its variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+        for line in node.body if isinstance(node, ast.ClassDef | ast.Module) else ():
+            targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+            yield from ((line.lineno, target.id) for target in targets if isinstance(target, ast.Name))
+
+
+def former_names() -> list[tuple[str, str, list[str]]]:
+    """Return, for each line of former_names.txt, the line, why its old name stays, and where that still stands."""
+    names = {path: list(defined(ast.parse(path.read_text(encoding="utf-8")))) for p in PACKAGES for path in files(p)}
+    found = []
+    for line in (Path(__file__).parent / "former_names.txt").read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        matched = FORMER.fullmatch(line)
+        assert matched, f"former_names.txt: {line!r} is not `where: old -> new; why it stays`"
+        where, old, module_only, _, reason = matched.groups()
+        inside = [path for path in names if path.is_relative_to(ROOT / where)]
+        assert inside, f"former_names.txt: {line!r}: there is no {where}"
+        there = [path for path in inside if old == (path.parent.name if path.stem == "__init__" else path.stem)]
+        stands = [str(path.relative_to(ROOT)) for path in there]
+        if not module_only:
+            stands += [
+                f"{path.relative_to(ROOT)}:{number}"
+                for path in inside
+                for number, name in names[path]
+                if name.strip("_") == old
+            ]
+        found.append((line.partition(";")[0], reason or "", stands))
+    return found
+
+
 def recipe_files() -> dict[str, int]:
     """Return how many files each recipe names, by what it adds."""
     parts = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("\n## ")[1:]
@@ -154,6 +194,12 @@ def main() -> None:
     print(
         "\nfiles that a recipe of CONTRIBUTING.md touches: " + ", ".join(f"{n} {c}" for n, c in recipe_files().items())
     )
+    former = former_names()
+    left = [name for name, reason, stands in former if stands and not reason]
+    print(f"\nof {len(former)} names that were to go, {len(left)} still stand; these stay:")
+    for name, reason, stands in former:
+        if stands:
+            print(f"  {name}: {reason or 'NO REASON'} ({len(stands)}: {', '.join(stands[:3])})")
     if "--no-runs" not in sys.argv[1:]:
         print("\nmodules of ours that are run through, of one run each:")
         for name, modules in walks().items():

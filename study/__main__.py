@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # also what a command's --help printed, after which argparse exits
     except BrokenPipeError:
-        # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
+        # The reader (head, less) has seen enough: nothing more can be message to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -58,17 +58,17 @@ def _run(given: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         from study.config.errors import from_system
 
-        said = from_system(error) if isinstance(error, OSError) else str(error)
-        if said is None:
+        message = from_system(error) if isinstance(error, OSError) else str(error)
+        if message is None:
             raise
-        return _refused(name, said, options)
+        return _refused(name, message, options)
 
 
-def _refused(name: str, said: str, options: argparse.Namespace) -> int:
+def _refused(name: str, message: str, options: argparse.Namespace) -> int:
     """Say what the user can put right, to people or to a script; return the exit code."""
-    print(f"study {name}: {said}", file=sys.stderr)
+    print(f"study {name}: {message}", file=sys.stderr)
     if getattr(options, "json", False):
-        print(json.dumps({"format": FORMAT, "command": name, "error": said}))
+        print(json.dumps({"format": FORMAT, "command": name, "error": message}))
     return 2
 
 

@@ -102,7 +102,7 @@ class Trainer:
         self.compilation = Compilation(config.compile)
         self.monitor = Monitor(config)
         self.inspection = Inspection(config.health, world, self.model.named_parameters, self.optimizer, self.scaler)
-        self.late: Late[Stamp] = Late(device)
+        self.deferred: Late[Stamp] = Late(device)
         self.clock = Clock(device, config.profile.nvtx)
         self.profiler = Profiler(config.profile, folder, world.rank, partial(self._event, "profile"))
         self.before_update: Callable[[], None] = lambda: None  # called before weights and moments change
@@ -236,7 +236,7 @@ class Trainer:
         """Take one step and log it: its loss and gradient norm come to the host later (`_judge`)."""
         state, number = self.state, self.state.step + 1
         with self.liveness.during("train"):
-            self.late.begin()
+            self.deferred.begin()
             due = number % self.config.runtime.log_steps == 0
             times = self.clock.begin(timed=due)
             watch = self.inspection.watch(number)
@@ -245,7 +245,7 @@ class Trainer:
             scaling = self.scaler.metrics() if record else {}
             lr = learning_rate(self.config, state.tokens)
             stamp = Stamp(number, state.tokens, state.sequences, lr, times, record, further=tuple(scaling))
-            self.late.put(stamp, (loss, norm, *scaling.values()))
+            self.deferred.put(stamp, (loss, norm, *scaling.values()))
         if watch is not None:
             self._event("statistics", number, watch.metrics(self.world))
         self.inspection.compare_copies(number)
@@ -253,7 +253,7 @@ class Trainer:
 
     def _judge(self, everything: bool = False) -> None:
         """Take in the losses that have arrived, and times: record them, and see what follows from them."""
-        for stamp, (loss, norm, *others), seconds in self.late.arrived(everything):
+        for stamp, (loss, norm, *others), seconds in self.deferred.arrived(everything):
             self.state.seconds["train"] += seconds
             self.liveness.took(seconds, stamp.times.seconds() if stamp.record else None)
             if math.isfinite(loss):  # an outcome says numbers, also where the last step was skipped
@@ -277,7 +277,7 @@ class Trainer:
         if not self.checkpoints.back_to(spike):
             self.recorder.say(f"step {stamp.step}: no checkpoint is older than step {spike}: the run goes on")
             return False
-        seconds["train"] += self.late.forget()
+        seconds["train"] += self.deferred.forget()
         # What the checkpoint does not know: that the run has been further, and must not read those rows again.
         state.seconds, state.sequences = seconds, stamp.sequences
         self.monitor.spikes = spikes

@@ -193,7 +193,7 @@ def _instead(asked: _Asked, form: str, lacks: str, others: Sequence[Beside]) -> 
     every = "; ".join(f"{name}: {why}" for name, why in said.items())
     raise UnansweredError(
         f"no law of these runs qualifies for a plan ({every}). Add runs, larger budgets first; strict=no plans with "
-        f"form={form} all the same, which is a sum and no advice"
+        f"form={form} all the same: an extrapolation, not a recommendation"
     )
 
 

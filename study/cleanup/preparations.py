@@ -35,37 +35,37 @@ def collect(roots: Iterable[str | Path], really: bool) -> list[Left]:
 
 
 def _of(root: Path, really: bool) -> Iterator[Left]:
-    for place in sorted(root.glob(".*")):
-        if place.is_symlink() or not place.is_dir():
+    for folder in sorted(root.glob(".*")):
+        if folder.is_symlink() or not folder.is_dir():
             continue
-        if _is_scratch(place):
-            yield _taken(place, really)
-        elif (staged := _STAGED.fullmatch(place.name)) and _is_staging(place):
+        if _is_scratch(folder):
+            yield _taken(folder, really)
+        elif (staged := _STAGED.fullmatch(folder.name)) and _is_staging(folder):
             from filelock import FileLock, Timeout
 
             lock = lock_of(root / staged[1])
             if lock.is_file():  # a preparation holds it from before its folder is there until that is gone
                 with suppress(Timeout), FileLock(lock, timeout=0):
-                    if _is_staging(place):
-                        yield _taken(place, really)
+                    if _is_staging(folder):
+                        yield _taken(folder, really)
 
 
-def _is_scratch(place: Path) -> bool:
+def _is_scratch(folder: Path) -> bool:
     """Whether this is what a command that is gone told the process that prepares data."""
-    return is_left(place) and {one.name for one in place.iterdir()} <= {DATA}
+    return is_left(folder) and {one.name for one in folder.iterdir()} <= {DATA}
 
 
-def _is_staging(place: Path) -> bool:
+def _is_staging(folder: Path) -> bool:
     """Whether a process that is gone was making a corpus here."""
     try:
-        host, _, pid = (place / PREPARER).read_text(encoding="utf-8").strip().partition(" ")
+        host, _, pid = (folder / PREPARER).read_text(encoding="utf-8").strip().partition(" ")
     except (OSError, UnicodeDecodeError):
         return False
     return has_ended(host, pid)
 
 
-def _taken(place: Path, really: bool) -> Left:
-    found = Left(place, folder_size(place))
+def _taken(folder: Path, really: bool) -> Left:
+    found = Left(folder, folder_size(folder))
     if really:
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
     return found

@@ -71,14 +71,14 @@ class Done:
     unknown: int = 0
 
 
-def what_was_done(points: Sequence[PointStatus], told: int) -> Done:
+def what_was_done(points: Sequence[PointStatus], stopped: int) -> Done:
     """Return what was done to points in these states, of which so many that run were told to stop. Pure.
 
     One that ran and could not be told has ended meanwhile.
     """
     counts = Counter[str](point.state for point in points)
     return Done(
-        told,
+        stopped,
         counts[PointState.QUEUED],
         counts[PointState.WAITING] + counts[PointState.PENDING],
         counts[PointState.UNKNOWN],

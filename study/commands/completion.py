@@ -13,7 +13,7 @@ from typing import Any
 from study.commands import COMMANDS, Command, add_json, emit
 
 ASKED = ("study", "study.sweep", "words")
-"""What the scripts call: `completion MODULE PLACE -- WORDS` prints what may stand at that place, one a line.
+"""What the scripts call: `completion MODULE PLACE -- WORDS` prints what may stand at that position, one a line.
 
 `words` is what scripts of earlier versions say for `study`.
 """
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     said = "put  source <(…)  of it in your shell's rc"
     parser.add_argument("shell", type=_known, metavar="{bash,zsh}", help=said)
-    parser.add_argument("place", nargs="?", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("position", nargs="?", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     add_json(parser)
 
@@ -32,7 +32,7 @@ def _known(name: str) -> str:
     """Return a shell's name, or what its script asks by; the error names shells alone."""
     if name in (*SHELLS, *ASKED):
         return name
-    raise argparse.ArgumentTypeError(f"{name!r} is not a shell that this writes for: {' or '.join(SHELLS)}")
+    raise argparse.ArgumentTypeError(f"{name!r} is not a shell with completion: choose {' or '.join(SHELLS)}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,9 +41,9 @@ def run(options: argparse.Namespace) -> int:
         if options.shell == "study.sweep":
             from study.config.compose import conf_folder
 
-            found = overrides(options.words, options.place, conf_folder())
+            found = overrides(options.words, options.position, conf_folder())
         else:
-            found = candidates(options.words, options.place)
+            found = candidates(options.words, options.position)
         if options.json:
             emit("completion", None, {"words": found})
         elif found:
@@ -107,10 +107,10 @@ def shell_script(shell: str) -> str:
     return BASH if shell == "bash" else ZSH
 
 
-def candidates(words: Sequence[str], place: int) -> list[str]:
-    """Return what may stand at `place` of the words after `python -m study`, as far as they are written there."""
-    current = words[place] if place < len(words) else ""
-    before = [word for word in words[:place] if word]
+def candidates(words: Sequence[str], position: int) -> list[str]:
+    """Return what may stand at `position` of the words after `python -m study`, as far as they are written there."""
+    current = words[position] if position < len(words) else ""
+    before = [word for word in words[:position] if word]
     if not before:
         return _beginning(COMMANDS, current)
     if before[0] not in COMMANDS:
@@ -130,11 +130,11 @@ def candidates(words: Sequence[str], place: int) -> list[str]:
     return _beginning(_positional(before, parser, runs), current)
 
 
-def overrides(words: Sequence[str], place: int, conf: Path) -> list[str]:
-    """Return what may stand at `place` of the words after `python -m study.sweep`: groups, their options, keys."""
+def overrides(words: Sequence[str], position: int, conf: Path) -> list[str]:
+    """Return what may stand at `position` of the words after `python -m study.sweep`: groups, their options, keys."""
     from study.config.errors import valid_keys
 
-    current = words[place] if place < len(words) else ""
+    current = words[position] if position < len(words) else ""
     name, equals, _ = current.partition("=")
     if equals:
         there = [f"{name}={path.stem}" for path in sorted(conf.glob(f"{name}/*.yaml"))]
@@ -181,10 +181,10 @@ def _conditions(study: Path | None, current: str) -> list[str]:
 
         known = set(asdict(RunConfig()))
         return [f"{name}=" for name in valid_keys() if name.split(".")[0] in known]
-    from study.status.filters import said
+    from study.status.filters import as_typed
 
     done = typed.rpartition(",")[0]
-    found = {said(value) for config in _configs(study) if (value := _at(config, key)) is not None}
+    found = {as_typed(value) for config in _configs(study) if (value := _at(config, key)) is not None}
     return [f"{key}={done},{value}" if done else f"{key}={value}" for value in sorted(found)]
 
 
@@ -237,9 +237,9 @@ def _given(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _runs(words: Sequence[str]) -> Path:
-    for place, word in enumerate(words):
-        if word == "--runs" and place + 1 < len(words):
-            return Path(words[place + 1]).expanduser()
+    for position, word in enumerate(words):
+        if word == "--runs" and position + 1 < len(words):
+            return Path(words[position + 1]).expanduser()
         if word.startswith("--runs="):
             return Path(word.partition("=")[2]).expanduser()
     return Path("runs")

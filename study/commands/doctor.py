@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--nodes {options.nodes} is not allowed: 1 or more")
     done: list[Check] = []
 
-    def tell(new: Sequence[Check]) -> None:
+    def add(new: Sequence[Check]) -> None:
         done.extend(new)
         if not options.json:
             terminal.show(
@@ -63,25 +63,25 @@ def run(options: argparse.Namespace) -> int:
     runs = options.runs.absolute()
     scratch = runs / f".doctor-{uuid.uuid4().hex[:8]}"
     machine = look.machine()
-    tell([machine, look.file_system(runs)])
+    add([machine, look.file_system(runs)])
     uri = options.tracking or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT
-    tell([look.tracking(uri)])
+    add([look.tracking(uri)])
     scratch.mkdir()
     try:
         slurm, found = look.ask(None, scratch / "limits.json")
-        tell(found)
-        said = site.settings(slurm, machine.found, options.partition)
-        said |= {"account": options.account} if options.account else {}
+        add(found)
+        settings = site.settings(slurm, machine.found, options.partition)
+        settings |= {"account": options.account} if options.account else {}
         if not options.no_job:
-            tell(_try(scratch, said, uri, options, slurm is not None))
+            add(_try(scratch, settings, uri, options, slurm is not None))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     name = site.name_of(slurm, socket.gethostname().split(".")[0])
-    path, written = _write(options, name, site.document(name, said, done))
+    path, written = _write(options, name, site.document(name, settings, done))
     code = 1 if any(check.state == CheckState.FAILED for check in done) else 0
     if options.json:
         rows = [dataclasses.asdict(check) for check in done]
-        emit("doctor", None, {"site": name, "checks": rows, "cluster": said, "file": str(path), "written": written})
+        emit("doctor", None, {"site": name, "checks": rows, "cluster": settings, "file": str(path), "written": written})
     else:
         terminal.show("\n".join(_closing(path, name, written, code)))
     return code
@@ -96,24 +96,24 @@ def lines(check: Check, width: int = terminal.WIDTH) -> list[str]:
     return found if width >= BESIDE else [head.rstrip(), *found]
 
 
-def _try(scratch: Path, said: dict[str, object], uri: str, options: argparse.Namespace, slurm: bool) -> list[Check]:
+def _try(scratch: Path, settings: dict[str, object], uri: str, options: argparse.Namespace, slurm: bool) -> list[Check]:
     from study.config.schema import ClusterConfig
     from study.doctor import trial
     from study.executors import job_spec_of
     from train.spec.from_mapping import read
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         print(f"{'…':>6}  {text}", file=sys.stderr if options.json else sys.stdout, flush=True)
 
     if not slurm:
-        say("two processes of this machine try torch")
-        return trial.judge(trial.here(scratch, uri), socket.gethostname())
+        report("two processes of this machine try torch")
+        return trial.checks_of(trial.here(scratch, uri), socket.gethostname())
     tasks = 1 if options.nodes > 1 else 2
-    gpus = {"gpus_per_node": tasks * int(str(said.get("gpus_per_node") or 0))}
+    gpus = {"gpus_per_node": tasks * int(str(settings.get("gpus_per_node") or 0))}
     small = {"nodes": options.nodes, "tasks_per_node": tasks, "time_minutes": TRIAL_MINUTES, "mem_gb": None, **gpus}
-    small["time_minutes"] = min(TRIAL_MINUTES, int(str(said["time_minutes"])))
-    shape = job_spec_of(read(ClusterConfig, {**said, **small}, "cluster"))
-    return trial.judge(trial.on_slurm(scratch, shape, uri, options.seconds, say), socket.gethostname())
+    small["time_minutes"] = min(TRIAL_MINUTES, int(str(settings["time_minutes"])))
+    shape = job_spec_of(read(ClusterConfig, {**settings, **small}, "cluster"))
+    return trial.checks_of(trial.on_slurm(scratch, shape, uri, options.seconds, report), socket.gethostname())
 
 
 def _write(options: argparse.Namespace, name: str, text: str) -> tuple[Path, bool]:

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     folder = StudyFolder(folder.path.resolve())  # its neighbours are those of the place where it lies
     policy = checkpoints.parse(options.keep)
     if options.yes and options.dry_run:
-        raise ValueError("gc --yes --dry-run: take one of them")
+        raise ValueError("gc: --yes removes and --dry-run only lists: give one of them")
     busy: Mapping[str, str] = {}
     if folder.search.exists():
         busy = needed_by_search(folder)

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the attempt's stdout, then its stderr."""
     folder = find_study(options.study, options.runs)
     if options.json and options.follow:
-        raise ValueError("logs -f --json: what grows is no JSON object: leave one of them out")
+        raise ValueError("logs: -f follows a file and --json prints one object: give one of them")
     statuses = observe(folder)
     if not given_points(options):
         if options.json:

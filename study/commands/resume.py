@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"{folder.name} is a search: give its command again, and its workers carry on")
     cluster = load_submission(folder).cluster
     if options.json and not load(cluster.executor).detached:
-        raise ValueError("resume --json: runs of this machine are shown as they go: leave --json out")
+        raise ValueError("resume --json: local runs show their progress until they end: leave --json out")
     stream = sys.stderr if options.json else sys.stdout
     services = Services(report=lambda text: print(text, file=stream, flush=True))
     done = step(folder, services, Submit(list(load_points(folder)), cluster))

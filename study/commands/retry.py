@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     cluster = load_submission(folder).cluster
     keys = [status.key for status in chosen]
     if options.json and keys and not load(cluster.executor).detached:
-        raise ValueError("retry --json: runs of this machine are shown as they go: leave --json out")
+        raise ValueError("retry --json: local runs show their progress until they end: leave --json out")
     if keys:
         ledger.append(folder, "retry", keys=keys)
         with redirect_stdout(sys.stderr if options.json else sys.stdout):

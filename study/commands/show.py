@@ -17,7 +17,7 @@ from study.config.dotted import flat
 from study.records import lineage
 from study.records.point import Point
 from study.records.settings import find_study, load_section, load_submission, reference
-from study.status.filters import said
+from study.status.filters import as_typed
 from study.status.observer import Observer
 from study.status.selection import by_key, one_point
 from study.status.states import PointState, PointStatus
@@ -143,7 +143,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
     done = f"{status.tokens:,} of {status.budget_tokens:,} tokens"
     lines.append(f"  {done}" + ("" if status.loss is None else f", loss {status.loss:.4f} nats per token"))
     lines += ["", _differs(found["differs"])]
-    lines += [f"  {key}: {said(v['base'])} -> {said(v['point'])}" for key, v in found["differs"].items()]
+    lines += [f"  {key}: {as_typed(v['base'])} -> {as_typed(v['point'])}" for key, v in found["differs"].items()]
     if found["parent"]:
         lines.append(f"goes on from {found['parent']}")
     if found["branches"]:

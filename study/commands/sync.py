@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     folder = find_study(options.study, options.runs)
     if options.json:
         if options.follow:
-            raise ValueError("sync --follow --json: what goes on is no JSON object: leave one of them out")
+            raise ValueError("sync: --follow runs until it is stopped and --json prints one object: give one of them")
         return _machine(folder)
     from study.tracking.__main__ import main
 

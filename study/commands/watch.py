@@ -22,6 +22,6 @@ def run(options: argparse.Namespace) -> int:
         from study.workers.pool import watch
 
         if options.json:
-            raise ValueError(f"watch --json: {folder.name} is a search: take status --json, now and then")
+            raise ValueError(f"watch --json: {folder.name} is a search: poll status --json instead")
         return watch(folder)
     return follow(folder, load_submission(folder).cluster, control=False, machine=options.json)

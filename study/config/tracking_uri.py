@@ -50,7 +50,7 @@ def shown(uri: str) -> str:
 
 def identity(uri: str) -> str:
     """Return what tells stores apart in a file: the address without its credentials."""
-    return shown(_place(uri))
+    return shown(_without_credentials(uri))
 
 
 def artifact_root(uri: str, study: str, base: Path) -> str | None:
@@ -73,6 +73,6 @@ def ui_command(uri: str, port: int = 5000) -> str:
     return shlex.join(command)
 
 
-def _place(uri: str) -> str:
+def _without_credentials(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"

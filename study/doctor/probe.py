@@ -99,7 +99,7 @@ def _meet(folder: Path, rank_info: RankInfo) -> tuple[str, int]:
         if said is not None:
             return str(said["address"]), int(said["port"])
         time.sleep(0.1)
-    raise TimeoutError(f"rank 0 did not say where to meet in {MEET_SECONDS:.0f} s")
+    raise TimeoutError(f"rank 0 wrote no rendezvous address in {MEET_SECONDS:.0f} s")
 
 
 if __name__ == "__main__":

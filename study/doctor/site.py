@@ -44,16 +44,16 @@ def settings(slurm: Slurm | None, machine: Mapping[str, Any], partition: str | N
     return said
 
 
-def document(site: str, said: Mapping[str, Any], checks: list[Check]) -> str:
+def document(site: str, settings_found: Mapping[str, Any], checks: list[Check]) -> str:
     """Return the file: the settings, each with its help, and below what was found. It is one that `study.sweep` reads.
 
     Raises ValueError where the settings are not what a cluster section takes.
     """
-    read(ClusterConfig, dict(said), "cluster")
+    read(ClusterConfig, dict(settings_found), "cluster")
     helps = {f.name: f.metadata["help"] for f in fields(ClusterConfig)}
-    where = "SLURM job arrays" if load(said["executor"]).detached else "Processes of this machine"
+    where = "SLURM job arrays" if load(settings_found["executor"]).detached else "Processes of this machine"
     lines = [f"# {where} at {site}, as found by python -m study doctor; change what does not suit you"]
-    for key, value in said.items():
+    for key, value in settings_found.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         lines.append(f"{f'{key}: {text}':<28}# {helps[key]}")
     lines += ["", "# Found:"]

@@ -80,7 +80,7 @@ def here(folder: Path, tracking: str, world: int = 2) -> Trial:
     return Trial(found, waited=0.0, ran=time.monotonic() - began, problem=problem)
 
 
-def judge(trial: Trial, login: str) -> list[Check]:
+def checks_of(trial: Trial, login: str) -> list[Check]:
     """Return what a test job's findings mean. `login`: the host that it was started from. Pure."""
     about = {"job_id": trial.job_id, "waited_seconds": trial.waited, "ran_seconds": trial.ran}
     if trial.problem or not trial.ranks:

@@ -159,10 +159,10 @@ def _check(cluster: ClusterConfig) -> None:
         )
 
 
-def _options(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _options(sbatch: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return further sbatch options as sorted pairs; a flag has the value ''. ValueError for one that is ours."""
     options = {}
-    for given, value in said.items():
+    for given, value in sbatch.items():
         name = str(given).lstrip("-").replace("_", "-")
         if name in OURS:
             raise ValueError(f"cluster.sbatch has {given!r}, which a submission sets itself: use {OURS[name]}")

@@ -198,7 +198,7 @@ def _meet_and_advance(
         if signals.received or not this_round.taken(ran.returncode):
             return ran
         number = this_round.number + 1
-        address, port = _meeting_place(work, number)
+        address, port = _address_and_port(work, number)
         print(f"{work.key}: port {this_round.job['port']} was taken: the ranks meet at port {port}", flush=True)
         job = {**this_round.job, "address": address, "port": port, "round": number}
         this_round = RendezvousRound(this_round.attempt, job, 0)
@@ -280,7 +280,7 @@ def describe(work: JobContext, started: float) -> dict[str, Any]:
         "memory_gb": rank_info.memory_gb,
     }
     if rank_info.world > 1:
-        job["address"], job["port"] = _meeting_place(work)
+        job["address"], job["port"] = _address_and_port(work)
     return job
 
 
@@ -294,9 +294,9 @@ def _said_of_code(job: Mapping[str, Any]) -> str:
     return said.get(str(job["source"]), "")
 
 
-def _meeting_place(work: JobContext, again: int = 0) -> tuple[str, int]:
+def _address_and_port(work: JobContext, taken: int = 0) -> tuple[str, int]:
     local = work.rank_info.starts_ranks
-    return rendezvous(work.rank_info, "127.0.0.1" if local else work.batch.resources.get("master_addr"), again)
+    return rendezvous(work.rank_info, "127.0.0.1" if local else work.batch.resources.get("master_addr"), taken)
 
 
 def _acquire(lock: RunLock, signals: Signals) -> bool:

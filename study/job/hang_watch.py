@@ -61,14 +61,14 @@ class Patience:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._looked = clock()
+        self._last_look = clock()
         self._mark: object = None
         self.still = 0.0
 
     def look(self, mark: object) -> float:
         """Return how long the mark has been the same [s]."""
         now = self._clock()
-        passed, self._looked = now - self._looked, now
+        passed, self._last_look = now - self._last_look, now
         self.still = 0.0 if mark != self._mark else self.still + min(passed, 2 * LOOK_SECONDS)
         self._mark = mark
         return self.still
@@ -91,7 +91,7 @@ class Watch:
             return False
         self._next = now + LOOK_SECONDS
         living = {rank: p for rank, p in processes.items() if p.returncode is None}
-        why = self._told(processes) or next(filter(None, (self._stands(rank) for rank in living)), None)
+        why = self._found_elsewhere(processes) or next(filter(None, (self._stands(rank) for rank in living)), None)
         if why is None or not living:
             return False
         self.hang = why
@@ -115,7 +115,7 @@ class Watch:
         node = f" on {beat.where}" if beat and beat.where else ""
         return f"rank {rank}{node} has not moved for {still:.0f} s{where} (it may stand still for {allowed:.0f} s)"
 
-    def _told(self, mine: Mapping[int, object]) -> str | None:
+    def _found_elsewhere(self, mine: Mapping[int, object]) -> str | None:
         """Return why, where the watch over another rank has found that it hangs."""
         if self._world <= len(mine):
             return None

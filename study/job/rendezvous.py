@@ -83,14 +83,14 @@ def _size(attempt: AttemptFolder, rank: int) -> int:
         return 0
 
 
-def rendezvous(rank_info: RankInfo, address: str | None, again: int = 0) -> tuple[str, int]:
+def rendezvous(rank_info: RankInfo, address: str | None, taken: int = 0) -> tuple[str, int]:
     """Return the address and a port that is free on this host, derived from the job id. For the first rank.
 
-    `again`: how many ports of this attempt were taken before its ranks could meet there.
+    `taken`: how many ports of this attempt were taken before its ranks could meet there.
     """
     numbers = re.findall(r"\d+", rank_info.job_id)
     start = sum(int(n) * factor for n, factor in zip(numbers, (17, 1), strict=False))
-    return address or own_address(), first_free(start + 7919 * rank_info.restart + 101 * again, is_free)
+    return address or own_address(), first_free(start + 7919 * rank_info.restart + 101 * taken, is_free)
 
 
 def first_free(start: int, is_free: Callable[[int], bool]) -> int:

@@ -99,7 +99,8 @@ def trunk_points(config: StudyConfig, given: Sequence[str], first: int) -> list[
     """
     if config.batch.ramp_from is not None:
         raise ValueError(
-            "batch.ramp_from grows the batch over a share of each budget: a trunk has several, set it to null"
+            f"batch.ramp_from={config.batch.ramp_from} is not allowed with search=trunk_and_branch: the ramp is a "
+            "share of one budget, and a trunk serves several: set batch.ramp_from=null"
         )
     made: list[tuple[str, ...]] = []
     for shape in _sizes(config, given):

@@ -233,7 +233,9 @@ def _git(root: Path, *arguments: str, env: Mapping[str, str] | None = None, stdi
             timeout=GIT_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        raise ValueError(f"git {arguments[0]} gave no answer in {GIT_SECONDS:.0f} s in {root}: look why") from None
+        raise ValueError(
+            f"git {arguments[0]} gave no answer in {GIT_SECONDS:.0f} s in {root}: check its file system"
+        ) from None
     if done.returncode != 0:
         if not check:
             return ""

@@ -142,7 +142,7 @@ def record_local(folder: StudyFolder, services: Services, known: Ledger, statuse
     ends = new_ends(ours, known.ends, rules, services.clock(), saved=partial(_saved, folder))
     keys = [key for key in due(ours, merged_ends(known, ends)) if _is_wanted(known, key)]
     ledger.extend(folder, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
-    for text in _said(ends):
+    for text in _summary(ends):
         services.report(text)
     for name in dict.fromkeys(known.current[key] for key in keys):
         batch = known.batches[name]
@@ -190,12 +190,12 @@ def _write(
         asked = {"resources": shape.record(), "executor": batch.executor, "code": batch.code, "parallel": parallel}
         events.append({"event": "waiting", "name": name, "keys": its, **asked})
     ledger.extend(folder, events)
-    for text in _said(ends):
+    for text in _summary(ends):
         services.report(text)
     return len(keys)
 
 
-def _said(ends: Sequence[RecordedFailure]) -> list[str]:
+def _summary(ends: Sequence[RecordedFailure]) -> list[str]:
     """Return what follows from these ends, one line a reason: hundreds of points may have ended alike."""
     groups: dict[str, list[str]] = {}
     for end in ends:

@@ -58,8 +58,8 @@ def _send(
         if not names:
             raise
         raise ValueError(
-            f"{error}: {len(names)} of {count} workers were submitted, as jobs {', '.join(names)}; they work on "
-            "without the others, and the same command submits these later"
+            f"{error}: {len(names)} of {count} workers were submitted, as jobs {', '.join(names)}; these run, "
+            "and the same command submits the others later"
         ) from error
     what = "job array" if arrays else "jobs"
     return f"submitted {counted(count, 'worker')} as {what} {', '.join(names)}"

@@ -50,13 +50,13 @@ LOOK_SECONDS = 10.0
 class Stepped:
     """What a step has done.
 
-    submitted: points that went out. statuses: of :class:`Look`, how the points stand after it. again: of
+    submitted: points that went out. statuses: of :class:`Look`, how the points stand after it. retried: of
     :class:`LocalEnds`, keys that are to be started again.
     """
 
     submitted: int = 0
     statuses: Sequence[PointStatus] = ()
-    again: Sequence[str] = ()
+    retried: Sequence[str] = ()
 
 
 def step(study: StudyFolder, services: Services, trigger: Trigger) -> Stepped:
@@ -69,7 +69,7 @@ def step(study: StudyFolder, services: Services, trigger: Trigger) -> Stepped:
         case Look():
             return _after_look(study, services, trigger)
         case LocalEnds():
-            return Stepped(again=_local_ends(study, services, trigger))
+            return Stepped(retried=_local_ends(study, services, trigger))
         case Neighbours() | AttemptEnd() | JobEnd():
             return Stepped(_by_a_job(study, services, trigger))
         case Units() | UnitEnd() | LostUnits() | Workers():

@@ -57,7 +57,9 @@ class EventLog(Log[Record]):
         """Return the offset behind the last whole record, which has been read."""
         more = os.fstat(descriptor).st_size - self.end
         if more < 0 or (more and self.parse(os.pread(descriptor, more, self.end))[0]):
-            raise TimeoutError(f"{self.path}: others have written meanwhile: this process was taken for dead")
+            raise TimeoutError(
+                f"{self.path}: another process has appended to it: this one lost its lock while it was suspended"
+            )
         return self.end
 
 

@@ -41,7 +41,7 @@ def fill(folder: StudyFolder) -> int:
     import optuna
 
     if not folder.search.exists():
-        raise ValueError(f"{folder.name} is no search: its points were all known beforehand, there are no trials")
+        raise ValueError(f"{folder.name} is not a search: its points are a fixed list, so it has no trials")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     queue = TrialQueue.of(folder)
     search = queue.search

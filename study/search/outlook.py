@@ -135,11 +135,11 @@ def refuse_the_hopeless(settings: Settings, found: Outlook) -> None:
     unlimited = course(replace(settings, budget=None), 1.0, 1, ever_better(), MOST_UNITS)
     if unlimited.finished and settings.budget is not None:
         raise ValueError(
-            f"search.budget_flops={settings.budget:g} lets no trial be trained to the end, however the losses fall: "
-            f"about {found.enough:.2g} would"
+            f"search.budget_flops={settings.budget:g} is too small to train any trial to the end, whatever the losses: "
+            f"about {found.enough:.2g} is enough"
         )
     raise ValueError(
-        f"search.trials={settings.trials} lets no trial be trained to the end, however the losses fall: "
+        f"search.trials={settings.trials} is too few to train any trial to the end, whatever the losses: "
         f"{what_is_enough(settings)}"
     )
 

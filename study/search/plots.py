@@ -118,7 +118,7 @@ def _settings(figure: Any, search: Search) -> None:
         domain = search.space.domains[name]
         here = [t for t in known if name in t.config]
         panel.scatter(
-            [_place(t, name) for t in here],
+            [_coordinate(t, name) for t in here],
             [t.value for t in here],
             s=[14 + 22 * levels.index(t.at) for t in here],
             c=[levels.index(t.at) for t in here],
@@ -128,7 +128,7 @@ def _settings(figure: Any, search: Search) -> None:
             alpha=0.8,
         )
         if best is not None and name in best.config:
-            panel.axvline(_place(best, name), color=INCUMBENT, lw=1)
+            panel.axvline(_coordinate(best, name), color=INCUMBENT, lw=1)
         if isinstance(domain, Interval | Integers) and domain.log:
             panel.set_xscale("log")
         panel.set_xlabel(name)
@@ -203,7 +203,7 @@ def _way_to_best(population: Population, search: Search) -> list[tuple[tuple[int
         follower, member, end, last = member, copy.donor, copy.resource, place
 
 
-def _place(trial: Trial, name: str) -> float | str:
+def _coordinate(trial: Trial, name: str) -> float | str:
     value = trial.config[name]
     return value if isinstance(value, int | float) else str(value)
 

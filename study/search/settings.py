@@ -86,7 +86,8 @@ class Settings:
         objectives = tuple(self.objectives)
         if self.compares is Compares.WITH_MEMBERS and (self.sampler, objectives) != ("random", ("loss",)):
             raise ValueError(
-                f"search.sampler={self.sampler}: a population begins with random draws and learns by copying: leave it"
+                f"search.sampler={self.sampler} is not allowed with search.name={self.scheduler}: a population "
+                "starts from random settings and members copy each other: leave search.sampler=random"
             )
         return make_sampler(
             self.sampler, SamplerOptions(self.sampler, self.make_space(), self.seed, self.R, objectives)

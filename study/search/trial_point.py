@@ -23,17 +23,19 @@ def trial_point(
     origin: `<key>@<tokens>` of the checkpoint that it goes on from; None: it starts from scratch. base: the base
     config read, for who asks often: then only the sections are read that the trial's settings are in.
     """
-    said = dict(config) if origin is None else {**config, "schedule.parent": origin}
+    changed = dict(config) if origin is None else {**config, "schedule.parent": origin}
     plain: dict[str, Any] = filled(settings.base)
-    for key, value in said.items():
+    for key, value in changed.items():
         plain = _with(plain, key.split("."), value)
-    overrides = tuple(f"{key}={_short(value)}" for key, value in said.items())
-    return to_point(resolve_run(check(plain) if base is None else _reread(base, plain, said), overrides), {}, overrides)
+    overrides = tuple(f"{key}={_short(value)}" for key, value in changed.items())
+    return to_point(
+        resolve_run(check(plain) if base is None else _reread(base, plain, changed), overrides), {}, overrides
+    )
 
 
-def _reread(base: StudyConfig, plain: dict[str, Any], said: Config) -> StudyConfig:
-    """Return a config with the sections read anew that hold the keys in `said`; ValueError as of `check`."""
-    names = {key.partition(".")[0] for key in said}
+def _reread(base: StudyConfig, plain: dict[str, Any], changed: Config) -> StudyConfig:
+    """Return a config with the sections read anew that hold the keys in `changed`; ValueError as of `check`."""
+    names = {key.partition(".")[0] for key in changed}
     try:
         return replace(base, **{name: read(type(getattr(base, name)), plain[name], name) for name in names})
     except ValueError:

@@ -53,7 +53,7 @@ class TrialQueue:
         """Return the search of a study; ValueError where it has none."""
         settings = load(folder)
         if settings is None:
-            raise ValueError(f"{folder.name} is no search: its points were all known beforehand, there are no trials")
+            raise ValueError(f"{folder.name} is not a search: its points are a fixed list, so it has no trials")
         opened = cls(folder, settings, EventLog(folder.events), Search(settings))
         opened.refresh()
         return opened
@@ -178,7 +178,7 @@ class TrialQueue:
 
     def _append(self, *records: Record) -> None:
         if not self._holds():
-            raise TimeoutError(f"{self.folder.events_lock}: the lock was lost: this process stood still for too long")
+            raise TimeoutError(f"{self.folder.events_lock}: the lock expired: this process was suspended for too long")
         self.log.append(records)
         for record in records:
             self.search.apply(record)

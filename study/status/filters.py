@@ -62,28 +62,28 @@ def matching(points: Mapping[str, Point], conditions: Sequence[Condition]) -> se
     values = {key: flat(asdict(point.config)) for key, point in points.items()}
     chosen = set(points)
     for condition in conditions:
-        chosen &= _meeting(values, condition)
+        chosen &= _matching(values, condition)
     return chosen
 
 
-def said(value: Any) -> str:
+def as_typed(value: Any) -> str:
     """Return a config's value as a person types it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(said, value))}]"
+        return f"[{','.join(map(as_typed, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _meeting(values: Mapping[str, Mapping[str, Any]], condition: Condition) -> set[str]:
+def _matching(values: Mapping[str, Mapping[str, Any]], condition: Condition) -> set[str]:
     with_key = {key: config[condition.key] for key, config in values.items() if condition.key in config}
     if values and not with_key:
         raise ValueError(f"--where {condition.text}: {_unknown(condition.key, next(iter(values.values())))}")
-    found = {key for key, value in with_key.items() if _meets(value, condition)}
+    found = {key for key, value in with_key.items() if _matches(value, condition)}
     if not found and with_key:
-        there = sorted({said(value) for value in with_key.values()}, key=_by_size)
+        there = sorted({as_typed(value) for value in with_key.values()}, key=_by_size)
         more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
         raise ValueError(
             f"--where {condition.text}: no point has that: {condition.key} is {', '.join(there[:SHOWN])}{more}"
@@ -91,7 +91,7 @@ def _meeting(values: Mapping[str, Mapping[str, Any]], condition: Condition) -> s
     return found
 
 
-def _meets(value: Any, condition: Condition) -> bool:
+def _matches(value: Any, condition: Condition) -> bool:
     wanted = [_as(value, text, condition) for text in condition.values]
     if condition.sign == "=":
         return any(_equal(value, one) for one in wanted)
@@ -121,7 +121,7 @@ def _as(value: Any, text: str, condition: Condition) -> Any:
 
 def _equal(value: Any, wanted: Any) -> bool:
     if isinstance(value, list | tuple):
-        return said(value) == wanted or any(said(item) == wanted for item in value)
+        return as_typed(value) == wanted or any(as_typed(item) == wanted for item in value)
     if value is None or wanted is None or isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     return bool(value == wanted)

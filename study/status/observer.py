@@ -47,7 +47,7 @@ class Observer:
     _ledger_size: int = -1
     _names: dict[str, str] = field(default_factory=dict)
     _final: dict[str, PointStatus] = field(default_factory=dict)
-    _remembered: Remembered | None = None
+    _cache: Remembered | None = None
 
     @property
     def points(self) -> dict[str, Point]:
@@ -84,7 +84,7 @@ class Observer:
         remembered.save()
         return found
 
-    def seen(self, key: str) -> Seen:
+    def seen(self, key: str) -> ObservedPoint:
         """Return all that is seen of one point, and what it stands for: what `status` shows, and MLflow."""
         return self._seen(key, self._no_room(), started=True)
 
@@ -92,22 +92,22 @@ class Observer:
         """Return why what waits is not submitted, as somebody last saw it."""
         return str((read_json(self.folder.queue_note) or {}).get("why") or "") if self.known.waiting else ""
 
-    def _seen(self, key: str, no_room: str, *, started: bool) -> Seen:
+    def _seen(self, key: str, no_room: str, *, started: bool) -> ObservedPoint:
         state, name = self.known, self._names.get(key, "")
         job = self.view.jobs.get(name)
         evidence, outcome = gather(self.folder, key, state, self.view, job, no_room=no_room, started=started)
-        return Seen(evidence, derive_state(evidence), outcome, name)
+        return ObservedPoint(evidence, derive_state(evidence), outcome, name)
 
     def _recall(self) -> Remembered:
         """Return what earlier looks found; the first call takes it over."""
-        if self._remembered is None:
-            self._remembered = Remembered.load(self.folder)
+        if self._cache is None:
+            self._cache = Remembered.load(self.folder)
             current = self.known.current
             for key in self.points:
-                status = self._remembered.get(key, current.get(key))
+                status = self._cache.get(key, current.get(key))
                 if status is not None:
                     self._final[key] = status
-        return self._remembered
+        return self._cache
 
     def _status(self, point: Point, no_room: str, started: bool) -> PointStatus:
         key, state = point.key, self.known
@@ -116,7 +116,7 @@ class Observer:
             return final
         seen = self._seen(key, no_room, started=started)
         job, name = seen.evidence.job, seen.job_name
-        status = _describe(point, self.folder, seen.evidence, seen.standing, seen.outcome)
+        status = _describe(point, self.folder, seen.evidence, seen.derived, seen.outcome)
         if status.state == PointState.QUEUED and job is not None:
             assert batch is not None
             executor = load(batch.executor)
@@ -135,11 +135,11 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedPoint:
     """One point: evidence, what that stands for, its run's outcome.json, SLURM's name of its job."""
 
     evidence: Evidence
-    standing: DerivedState
+    derived: DerivedState
     outcome: Mapping[str, Any] | None
     job_name: str = ""
 
@@ -185,7 +185,7 @@ def gather(
         problem="; ".join(view.problems),
         queue_complete=view.queue_complete,
         waiting=_why_waiting(state.waiting.get(key), no_room),
-        again=_decided(state, key, attempt),
+        retried=_decided(state, key, attempt),
         owned=owned,
         refused=state.refused.get(key),
     )
@@ -227,7 +227,7 @@ def observe(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
 
 
 def _describe(
-    point: Point, folder: StudyFolder, seen: Evidence, standing: DerivedState, outcome: Mapping[str, Any] | None
+    point: Point, folder: StudyFolder, seen: Evidence, derived: DerivedState, outcome: Mapping[str, Any] | None
 ) -> PointStatus:
     attempt = seen.attempt
     job: Mapping[str, Any] = attempt.job if attempt else {}
@@ -240,11 +240,11 @@ def _describe(
         if record:
             step, tokens = record.get("step"), int(record.get("tokens") or 0)
             loss = (record.get("metrics") or {}).get("loss")
-    error = _error(folder.run(point.key), seen) if standing.state in (PointState.FAILED, PointState.UNKNOWN) else ()
+    error = _error(folder.run(point.key), seen) if derived.state in (PointState.FAILED, PointState.UNKNOWN) else ()
     return PointStatus(
         key=point.key,
-        state=standing.state,
-        why=standing.why,
+        state=derived.state,
+        why=derived.why,
         overrides=point.overrides,
         batch=seen.batch.name if seen.batch else None,
         attempt=attempt.number if attempt else None,
@@ -254,11 +254,11 @@ def _describe(
         tokens=tokens,
         budget_tokens=point.tokens,
         loss=loss,
-        seconds=_seconds(folder.run(point.key), attempt, standing.state),
+        seconds=_seconds(folder.run(point.key), attempt, derived.state),
         error=error,
-        kind=_told_by(error) if standing.kind == Kind.UNKNOWN else standing.kind,
-        headline=_headline(seen, error) if standing.state == PointState.FAILED else "",
-        slow=_slow(folder.run(point.key), attempt) if standing.state == PointState.RUNNING else None,
+        kind=_told_by(error) if derived.kind == Kind.UNKNOWN else derived.kind,
+        headline=_headline(seen, error) if derived.state == PointState.FAILED else "",
+        slow=_slow(folder.run(point.key), attempt) if derived.state == PointState.RUNNING else None,
         source=job.get("source"),
     )
 

@@ -49,7 +49,7 @@ SAYS = "SLURM says"
 REFUSED = "refused by SLURM"
 """How the reason of a point begins that waits for a command with other settings."""
 RESUMABLE = frozenset({PointState.INTERRUPTED, PointState.TIME_LIMIT})
-"""States that a point leaves by submitting it again: its run carries on from the newest checkpoint."""
+"""States that a point leaves by submitting it retried: its run carries on from the newest checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Evidence:
     outcome: state in the run's outcome.json. alive: whether the local process of the attempt lives (None: cannot be
     told from here). job: SLURM's view (None: it did not say). problem: why the scheduler's view is incomplete.
     queue_complete: squeue answered in full, so that a job that it does not name neither waits nor runs. waiting: why it
-    is in the ledger and not submitted yet (None: it is not). again: it was decided that it goes on by itself. owned:
+    is in the ledger and not submitted yet (None: it is not). retried: it was decided that it goes on by itself. owned:
     whether another attempt still has the run that the latest job left to it (None: no job did). refused: in which words
     SLURM took no job for it, for good (None: it did not).
     """
@@ -73,7 +73,7 @@ class Evidence:
     problem: str = ""
     queue_complete: bool = True
     waiting: str | None = None
-    again: bool = False
+    retried: bool = False
     owned: bool | None = None
     refused: str | None = None
 
@@ -112,9 +112,9 @@ def _waiting(seen: Evidence) -> DerivedState:
     return DerivedState(PointState.PENDING, "" if seen.refused is None else refused(seen.refused))
 
 
-def refused(said: str) -> str:
+def refused(message: str) -> str:
     """Return why something is pending that SLURM took no job for, in SLURM's words."""
-    return f"{REFUSED}: {said}"
+    return f"{REFUSED}: {message}"
 
 
 def _local(seen: Evidence, mine: Attempt | None) -> DerivedState:
@@ -187,7 +187,7 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> DerivedState:
     """Return the state that an attempt wrote; why it was interrupted, the scheduler and the ledger know better."""
     state, kind, job = str(ended.get("state", "unknown")), _kind(ended), seen.job
     told = state in (AttemptState.INTERRUPTED, AttemptState.PREEMPTED)
-    if detached(seen.batch) and job is None and not seen.queue_complete and (told or seen.again):
+    if detached(seen.batch) and job is None and not seen.queue_complete and (told or seen.retried):
         return DerivedState(PointState.UNKNOWN, f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
     said = _by_job(job) if job is not None and (FAILURES[kind].unsure or told) else None
     if told and (seen.cancelled or said == Kind.CANCELLED):

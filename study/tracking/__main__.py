@@ -71,7 +71,7 @@ def _follow(options: argparse.Namespace, folder: StudyFolder, uri: str) -> int:
         lambda: open_syncer(folder, uri, options.report),
         options.interval,
         parent,
-        lambda text: print(f"{folder.name}: {_place(uri, text)}{text}", file=sys.stderr, flush=True),
+        lambda text: print(f"{folder.name}: {_address(uri, text)}{text}", file=sys.stderr, flush=True),
     )
     if trouble:
         print(_away(folder, uri, trouble), file=sys.stderr)
@@ -91,14 +91,14 @@ def _summary(folder: StudyFolder, uri: str, done: Any) -> int:
     return REFUSED if done.refused else OK
 
 
-def _place(uri: str, text: str) -> str:
+def _address(uri: str, text: str) -> str:
     """Return the store's address as the beginning of a message; nothing where the message is about a file of ours."""
     return "" if text.startswith("/") else f"{shown(uri)}: "
 
 
 def _away(folder: StudyFolder, uri: str, why: str) -> str:
     first = why.strip().splitlines()[0][:300] if why.strip() else "no reason given"
-    if not _place(uri, first):
+    if not _address(uri, first):
         return (
             f"study.tracking: {first}\n"
             f"Nothing is lost: once that can be written, run  python -m study.tracking sync {folder.path}"

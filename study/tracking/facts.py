@@ -39,7 +39,7 @@ def read_facts(observer: Observer, key: str) -> Facts | None:
     The run's outcome is read first: once it is there, its metrics are complete.
     """
     run, seen = observer.folder.run(key), observer.seen(key)
-    attempt, outcome, standing = seen.evidence.attempt, seen.outcome, seen.standing
+    attempt, outcome, standing = seen.evidence.attempt, seen.outcome, seen.derived
     if outcome is None and attempt is None and not run.config.exists() and not run.metrics.exists():
         return None
     ended = attempt.ended if attempt else None

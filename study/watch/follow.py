@@ -93,7 +93,7 @@ class LocalRunner:
         seen = [self._amended(status) for status in statuses]
         busy = {s.key for s in seen if s.state == PointState.RUNNING and self._is_local(s)} | self.slots.running
         left = self._left_behind(seen, busy) if starting else []
-        if starting and (again := self._again(left, seen, busy, report)):
+        if starting and (again := self._retry(left, seen, busy, report)):
             seen = [replace(s, state=PointState.PENDING) if s.key in again else s for s in seen]
         if not left:  # else what follows from bad ends is asked at the next step
             self._look_at_disk(seen, busy, report)
@@ -134,7 +134,7 @@ class LocalRunner:
         self._adopted.difference_update(left)
         return [s.key for s in seen if s.key in left and s.state == PointState.INTERRUPTED]
 
-    def _again(
+    def _retry(
         self, left: Sequence[str], seen: Sequence[PointStatus], busy: AbstractSet[str], report: Callable[[str], None]
     ) -> Sequence[str]:
         """Have new tries of these runs, or of those that ended badly, written down; return the keys that go on."""
@@ -142,7 +142,7 @@ class LocalRunner:
         if not (left or ended):
             return []
         trigger = LocalEnds(self._observer.known, ended, left)
-        return step(self._observer.folder, Services(report=report), trigger).again
+        return step(self._observer.folder, Services(report=report), trigger).retried
 
     def _look_at_disk(self, seen: Sequence[PointStatus], busy: AbstractSet[str], report: Callable[[str], None]) -> None:
         """Start no more runs while one has found its disk full: they would all end so. One that is tried again has not.

@@ -36,7 +36,7 @@ class SyncProcess:
         self._folder, self._if_needed = folder, if_needed
         self._enabled = load_submission(folder).tracking.enabled and find_spec("study.tracking") is not None
         self._process: subprocess.Popen[bytes] | None = None
-        self._said_before = 0  # bytes of the log that earlier processes wrote
+        self._log_start = 0  # bytes of the log that earlier processes wrote
 
     def __enter__(self) -> Self:
         if self._enabled and not (self._if_needed and self._is_needless()):
@@ -73,7 +73,7 @@ class SyncProcess:
             code = self._wait(stop)
         self._end()
         if code != 0:
-            said = "; ".join(self._said()[-2:])
+            said = "; ".join(self._messages()[-2:])
             print(
                 f"MLflow is not up to date ({said or 'stopped'}): the run folders hold everything, and "
                 f"python -m study sync {reference(self._folder)} brings it up to date",
@@ -88,15 +88,15 @@ class SyncProcess:
             time.sleep(0.05)
         return self._process.poll()
 
-    def _said(self) -> list[str]:
+    def _messages(self) -> list[str]:
         """Return what the last process wrote into the log; others, of other days, wrote before it."""
         with self._log.open("rb") as log:
-            log.seek(max(self._said_before, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - TAIL_BYTES))
             return [line.rstrip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
 
     def _spawn(self, *options: str) -> subprocess.Popen[bytes]:
         self._folder.jobs.mkdir(parents=True, exist_ok=True)
-        self._said_before = self._log.stat().st_size if self._log.exists() else 0
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         return self._start(options)
 
     def _start(self, options: tuple[str, ...]) -> subprocess.Popen[bytes]:

@@ -203,7 +203,7 @@ def cancel(folder: StudyFolder) -> str:
     batches = submitted(known.batches.values())
     for name in {batch.executor for batch in batches}:
         load(name).stop([str(batch.job_id) for batch in batches if batch.executor == name])
-    told = sum(_tell(lease, folder) for lease in (folder.leases.glob("[0-9]*") if folder.leases.exists() else ()))
+    told = sum(_signal(lease, folder) for lease in (folder.leases.glob("[0-9]*") if folder.leases.exists() else ()))
     where = (
         f"{len(batches)} job arrays and {told} workers of this machine"
         if batches
@@ -212,7 +212,7 @@ def cancel(folder: StudyFolder) -> str:
     return f"{folder.name}: stopped; {where} were told to save and end. The same command as before carries on"
 
 
-def _tell(lease: Path, folder: StudyFolder) -> bool:
+def _signal(lease: Path, folder: StudyFolder) -> bool:
     """Tell the worker of a lease to end if it runs on this machine; a lease may go or be renewed at any moment."""
     try:
         host, _, pid = lease.read_text(encoding="utf-8").strip().partition(" ")

@@ -44,15 +44,15 @@ class RankSync:
 
     def begin(self, key: str, claim: int, until: int | None) -> None:
         """Tell the others what to advance."""
-        self._tell(Decision(self._latest.number + 1, key, claim, until))
+        self._write(Decision(self._latest.number + 1, key, claim, until))
 
     def end(self) -> None:
         """Tell the others that the unit is over, also where they did not see it begin."""
-        self._tell(Decision(self._latest.number, ended=True))
+        self._write(Decision(self._latest.number, ended=True))
 
     def leave(self, code: int) -> None:
         """Tell the others to end with this exit code."""
-        self._tell(Decision(self._latest.number + 1, over=code))
+        self._write(Decision(self._latest.number + 1, over=code))
 
     def read(self) -> Decision:
         """Return the first rank's latest decision."""
@@ -75,7 +75,7 @@ class RankSync:
         now = self.read()
         return now.number > decision.number or (now.number == decision.number and now.ended)
 
-    def _tell(self, decision: Decision) -> None:
+    def _write(self, decision: Decision) -> None:
         self._latest = decision
         if not self.alone:
             self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -61,9 +61,11 @@ class PopulationBased(Scheduler):
         if members < 2:
             raise ValueError(f"members={members} is not allowed: a population has at least 2")
         if rules.interval > R:
-            raise ValueError(f"interval={rules.interval} is above the full resource R={R}: no one is looked at")
+            raise ValueError(
+                f"interval={rules.interval} is above the full resource R={R}: no member would ever be compared"
+            )
         if rules.explore == "pb2" and not pb2.real(space):
-            raise ValueError("explore=pb2 chooses real numbers, of which there are none: take explore=perturb")
+            raise ValueError("explore=pb2 models real-valued settings, and the space has none: use explore=perturb")
         self.space, self.members, self.R, self.rules, self.seed = space, members, R, rules, seed
         self.trials = Trials(members)
         self.config: dict[int, dict[str, Setting]] = {}

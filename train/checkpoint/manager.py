@@ -26,7 +26,7 @@ from train.spec.lineage import parse
 from train.spec.schedule import check_branch
 from train.state import TrainState
 
-Notes = Mapping[str, Any]
+PartStates = Mapping[str, Any]
 """What a checkpoint keeps beside tensors and progress, as JSON takes it."""
 
 CODE_VERSION = "CODE_VERSION"
@@ -157,11 +157,11 @@ class CheckpointManager:
         if found is None:
             return self._branch()
         check_identity(found, self._identity)
-        reached, notes = self._load(found)
+        reached, part_states = self._load(found)
         self._saved = (reached.step, reached.evaluated)
         if writes:
             say(f"resumed from {found.folder.name} at {reached.tokens:,} tokens")
-        return self._stand_at(reached, notes)
+        return self._stand_at(reached, part_states)
 
     def back_to(self, before: int) -> bool:
         """Go to the newest checkpoint of a step before `before`; False: there is none.
@@ -190,11 +190,11 @@ class CheckpointManager:
             return None
         return None if found is None or int(found.progress["step"]) >= before else found
 
-    def _stand_at(self, reached: TrainState, notes: Notes) -> bool:
+    def _stand_at(self, reached: TrainState, part_states: PartStates) -> bool:
         """Set state and parts to what a checkpoint says; the tensors have been read."""
         self._state.load_state_dict(reached.state_dict())
         for name, part in self._parts.items():
-            part.load_state_dict(notes.get(name))
+            part.load_state_dict(part_states.get(name))
         return True
 
     def _branch(self) -> bool:
@@ -203,17 +203,17 @@ class CheckpointManager:
             return False
         found = self._parent(schedule.parent)
         _check_parent(found, self._identity, config)
-        began, notes = self._begin(found)
+        began, part_states = self._begin(found)
         assert config.budget.tokens is not None
         if not _same_plan(found, config):
             check_branch(schedule, began.tokens, config.budget.tokens)
         if self._world.writes:
             say(f"branches from {found.folder} at {began.tokens:,} tokens")
-        return self._stand_at(began, notes)
+        return self._stand_at(began, part_states)
 
-    def _begin(self, found: Checkpoint) -> tuple[TrainState, Notes]:
+    def _begin(self, found: Checkpoint) -> tuple[TrainState, PartStates]:
         """Go to the parent's checkpoint as to the beginning of this run; return its progress and what it inherits."""
-        parent, notes = self._load(found)
+        parent, part_states = self._load(found)
         fresh = TrainState(
             parent.step,
             parent.tokens,
@@ -225,9 +225,9 @@ class CheckpointManager:
         )
         inherited: dict[str, Any] = {}
         if found.identity["config"]["precision"] == self._identity["config"]["precision"]:
-            inherited = {name: notes.get(name) for name in _PRECISION}
+            inherited = {name: part_states.get(name) for name in _PRECISION}
         if _same_plan(found, self._config):
-            inherited["monitor"] = remembered(notes.get("monitor", {}))
+            inherited["monitor"] = remembered(part_states.get("monitor", {}))
         return fresh, inherited
 
     def _parent(self, named: str) -> Checkpoint:
@@ -256,7 +256,7 @@ class CheckpointManager:
         world = self._world
         return newest(root, world.rank, world.size, world.gather, before=before, at_tokens=at_tokens)
 
-    def _load(self, found: Checkpoint) -> tuple[TrainState, Notes]:
+    def _load(self, found: Checkpoint) -> tuple[TrainState, PartStates]:
         restore(found, self._modules, [self._optimizer])
         set_random_states(random_state(found, self._world.rank), self._device)
         return TrainState(**found.progress), found.manifest.get("notes", {})

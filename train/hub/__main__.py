@@ -41,7 +41,7 @@ def _given(arguments: list[str]) -> dict[str, str]:
     """Return the key=value arguments, checked."""
     command, *rest = arguments
     if command not in COMMANDS:
-        raise ValueError(f"{command!r} is no command: {', '.join(COMMANDS)} are")
+        raise ValueError(f"{command!r} is not a command: choose one of {', '.join(COMMANDS)}")
     needed, further = COMMANDS[command]
     given = dict(one.split("=", 1) for one in rest if "=" in one)
     wrong = [one for one in rest if "=" not in one] + sorted(set(given) - needed - further)

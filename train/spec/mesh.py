@@ -122,8 +122,8 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
         deprecated.refuse(config, copies(parallel, shape))
     if saves and parallel.strategy == "fsdp1":
         raise ValueError(
-            "parallel.strategy=fsdp1 cannot save checkpoints: its flat weights do not say which part of what they are; "
-            "it is there for comparisons of speed and memory, use parallel.strategy=fsdp"
+            "parallel.strategy=fsdp1 cannot save checkpoints: its flat parameters do not map to named weights; it "
+            "exists to compare speed and memory: use parallel.strategy=fsdp"
         )
     _check_tensor(config)
     _check_sharded_tensor(config, shape)
@@ -146,7 +146,7 @@ def _check_strategy(parallel: ParallelConfig) -> None:
             "whole plain weights; use parallel.strategy=fsdp (dp_shard=1 keeps copies as ddp does)"
         )
     if parallel.strategy == "fsdp1" and parallel.zero == 1:
-        raise ValueError("parallel.zero=1 is not there for parallel.strategy=fsdp1: use zero=2, zero=3 or fsdp")
+        raise ValueError("parallel.zero=1 is not supported with parallel.strategy=fsdp1: use zero=2, zero=3 or fsdp")
 
 
 def _check_tensor(config: RunConfig) -> None:
@@ -203,6 +203,6 @@ def _check_context(config: RunConfig) -> None:
         )
     if config.parallel.context == "ring" and cp > 1:
         raise ValueError(
-            "parallel.context=ring is not there: torch's ring attention has no CPU path and its CUDA path replaces "
+            "parallel.context=ring is not supported: torch's ring attention has no CPU path and its CUDA path replaces "
             "scaled_dot_product_attention for the whole process; use parallel.context=gather"
         )

@@ -163,15 +163,15 @@ def _check_split(config: RunConfig, sharded: bool) -> None:
     name = config.parallel.pp_schedule
     if not can_split():
         raise ValueError(
-            f"parallel.pp_schedule={name} needs torch {SPLITS_SINCE[0]}.{SPLITS_SINCE[1]} or newer: others cannot "
-            "compute gradients of inputs and of weights apart where a layer has an autograd function of its own, as "
-            "norms and the loss do here, and zbv sends to its own rank, for which gloo has no connection; use "
+            f"parallel.pp_schedule={name} needs torch {SPLITS_SINCE[0]}.{SPLITS_SINCE[1]} or newer: older "
+            "ones cannot compute gradients of inputs and of weights separately through a custom autograd function, as "
+            "norms and the loss have here, and zbv sends to its own rank, which gloo cannot do; use "
             "pp_schedule=interleaved"
         )
     if sharded and config.parallel.zero == 3:
         raise ValueError(
-            f"parallel.pp_schedule={name} with parallel.zero=3 is refused: weights that are put away between the two "
-            "halves of a backward pass get no gradients; use parallel.zero=2, or pp_schedule=interleaved"
+            f"parallel.pp_schedule={name} with parallel.zero=3 is refused: weights that are resharded between the "
+            "two halves of a backward pass get no gradients; use parallel.zero=2, or pp_schedule=interleaved"
         )
     if config.compile.blocks:
         raise ValueError(
@@ -182,7 +182,7 @@ def _check_split(config: RunConfig, sharded: bool) -> None:
     if config.memory.checkpointing != "none":
         raise ValueError(
             f"parallel.pp_schedule={name} with memory.checkpointing={config.memory.checkpointing} is refused: blocks "
-            "would be computed again for the gradients of inputs and again for those of weights; use "
+            "would be recomputed twice, for the gradients of inputs and for those of weights; use "
             "pp_schedule=interleaved, or memory.checkpointing=none"
         )
 

@@ -38,7 +38,7 @@ def _check_precision(config: RunConfig) -> None:
     if precision.optimizer_state == "bf16" and config.optim.name != "adamw":
         raise ValueError(
             f"precision.optimizer_state=bf16 with optim.name={config.optim.name} is refused: stochastic rounding is "
-            "there for AdamW's moments; use optimizer_state=fp32"
+            "implemented for AdamW's moments only; use optimizer_state=fp32"
         )
     if precision.name == "fp8":
         _check_fp8(config)

@@ -33,12 +33,12 @@ def beyond(shape: JobSpec, allowed: Limits) -> str | None:
     over = _over(shape, allowed)
     if not over:
         return None
-    said = " and ".join(
+    sources = " and ".join(
         f"{_amount(one.resource, _asks(shape, one.resource))} ({one.what}: at most {_amount(one.resource, one.most)})"
         for one in over
     )
     packed = f" of cluster.pack={shape.pack} points" if shape.pack > 1 else ""
-    return f"a job{packed} would ask {said}, so it could never start: {_fitting(shape, allowed, over)}"
+    return f"a job{packed} would ask {sources}, so it could never start: {_fitting(shape, allowed, over)}"
 
 
 def ceilings(shape: JobSpec, allowed: Limits) -> list[Ceiling]:
@@ -75,10 +75,10 @@ def _of_groups(counted: Sequence[Association], levels: Sequence[Qos]) -> Iterato
         yield from (c for c in _first([(f"GrpTRES of {name}", one.group_tres)]) if c.resource not in decided)
 
 
-def _first(said: Sequence[tuple[str, Mapping[str, int]]]) -> Iterator[Ceiling]:
+def _first(sources: Sequence[tuple[str, Mapping[str, int]]]) -> Iterator[Ceiling]:
     """Yield each resource's limit where it is set first; what we do not ask for is passed over."""
     done = set[str]()
-    for what, limits in said:
+    for what, limits in sources:
         for resource, most in limits.items():
             if resource in UNITS and resource not in done:
                 done.add(resource)
@@ -115,8 +115,8 @@ def _fitting(shape: JobSpec, allowed: Limits, over: Sequence[Ceiling]) -> str:
     if _over(smaller, allowed):
         return "ask for less of one job, or for another cluster.qos or cluster.account"
     changed = [name for name in SETTINGS if getattr(smaller, name) != getattr(shape, name)]
-    said = " ".join(f"cluster.{name}={getattr(smaller, name)}" for name in changed)
-    return f"{said} would fit" + (", and a run that reaches it is resumed" if changed == ["time_minutes"] else "")
+    sources = " ".join(f"cluster.{name}={getattr(smaller, name)}" for name in changed)
+    return f"{sources} would fit" + (", and a run that reaches it is resumed" if changed == ["time_minutes"] else "")
 
 
 def _less(shape: JobSpec, one: Ceiling) -> JobSpec:

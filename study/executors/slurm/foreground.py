@@ -33,12 +33,12 @@ def srun_command(words: Sequence[str], cluster: ClusterConfig) -> list[str]:
         *("srun", "--job-name=prepare-data", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cluster.cpus_per_task}"),
         *(f"--time={cluster.time_minutes}", "--export=ALL", "--quit-on-interrupt"),
         *(f"--{name}={value}" for name, value in asked.items() if value is not None),
-        *(f"--{name}={value}" if value else f"--{name}" for name, value in _further(cluster)),
+        *(f"--{name}={value}" if value else f"--{name}" for name, value in _sbatch_options(cluster)),
         *("bash", "-c", "\n".join([*cluster.setup, f"exec {python}"])),
     ]
 
 
-def _further(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
+def _sbatch_options(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Yield the options of cluster.sbatch that such a job takes, with their values; a flag has ''."""
     for name, value in job_spec_of(cluster).sbatch:
         if name == "gres":

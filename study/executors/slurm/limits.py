@@ -235,9 +235,9 @@ def holding(
     return tuple(_upwards(accounts.associations, mine)), tuple(levels)
 
 
-def is_limit(said: str) -> bool:
+def is_limit(message: str) -> bool:
     """Whether sbatch refused because there are too many jobs, so that the same submission will do later."""
-    return any(word in said for word in REFUSALS)
+    return any(word in message for word in REFUSALS)
 
 
 def _mine(associations: Iterable[Association], asked: Asked) -> Association | None:

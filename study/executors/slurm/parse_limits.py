@@ -24,11 +24,11 @@ ASSOC_FIELDS = "Account,User,Partition,ParentName,DefaultQOS,MaxSubmitJobs,GrpSu
 
 def read_config(text: str) -> Controller:
     """Return the controller's limits; a value that is not a number says nothing."""
-    said = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(\S*)[ \t]*$", text, re.MULTILINE))
-    enforced = set(said.get("AccountingStorageEnforce", "none").lower().split(","))
+    row = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(\S*)[ \t]*$", text, re.MULTILINE))
+    enforced = set(row.get("AccountingStorageEnforce", "none").lower().split(","))
     return Controller(
-        _number(said.get("MaxArraySize")),
-        _number(said.get("MaxJobCount")),
+        _number(row.get("MaxArraySize")),
+        _number(row.get("MaxJobCount")),
         enforced=bool({"all", "safe", "limits"} & enforced),
     )
 
@@ -39,9 +39,9 @@ def read_assoc_mgr(text: str, user: str) -> Accounts:
     for record in re.split(r"^(?=ClusterName=|QOS=)", text, flags=re.MULTILINE):
         head = record.partition("\n")[0]
         if head.startswith("ClusterName="):
-            said = dict(re.findall(r"(\w+)=(\S*)", record))
-            if re.sub(r"\(\d+\)$", "", said.get("UserName", "")) in ("", user):
-                associations.append(_association(said))
+            row = dict(re.findall(r"(\w+)=(\S*)", record))
+            if re.sub(r"\(\d+\)$", "", row.get("UserName", "")) in ("", user):
+                associations.append(_association(row))
         elif match := re.match(r"QOS=(\S+?)(?:\(\d+\))?$", head.strip()):
             qos[match[1]] = _qos(match[1], record, _user_id(text, user))
     return Accounts(tuple(associations), qos, live=bool(associations))
@@ -51,12 +51,12 @@ def read_partitions(text: str) -> Partitions:
     """Return what `scontrol show partition` says of defaults and of QOS of partitions."""
     default, qos = None, {}
     for record in re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE):
-        said = dict(re.findall(r"(\w+)=(\S*)", record))
-        name = said.get("PartitionName")
-        if name and said.get("Default") == "YES":
+        row = dict(re.findall(r"(\w+)=(\S*)", record))
+        name = row.get("PartitionName")
+        if name and row.get("Default") == "YES":
             default = name
-        if name and said.get("QoS", "N/A") not in ("N/A", ""):
-            qos[name] = said["QoS"]
+        if name and row.get("QoS", "N/A") not in ("N/A", ""):
+            qos[name] = row["QoS"]
     return Partitions(default, qos)
 
 
@@ -150,30 +150,30 @@ def minutes(text: str) -> int | None:
     return first  # minutes, or minutes:seconds
 
 
-def _association(said: Mapping[str, str]) -> Association:
-    user = re.sub(r"\(\d+\)$", "", said.get("UserName", ""))
-    account = said.get("Account", "")
-    most = _cap(f"MaxSubmitJobs of {user or account}", said.get("MaxSubmitJobs", ""))
-    group = _cap(f"GrpSubmitJobs of account {account}", said.get("GrpSubmitJobs", ""))
-    wall = re.sub(r"\(.*", "", said.get("MaxWallPJ", ""))
+def _association(row: Mapping[str, str]) -> Association:
+    user = re.sub(r"\(\d+\)$", "", row.get("UserName", ""))
+    account = row.get("Account", "")
+    most = _cap(f"MaxSubmitJobs of {user or account}", row.get("MaxSubmitJobs", ""))
+    group = _cap(f"GrpSubmitJobs of account {account}", row.get("GrpSubmitJobs", ""))
+    wall = re.sub(r"\(.*", "", row.get("MaxWallPJ", ""))
     return Association(
         account,
         user,
-        said.get("Partition", ""),
-        re.sub(r"\(\d+\)$", "", said.get("ParentAccount", "")),
-        said.get("DefAssoc") == "Yes",
+        row.get("Partition", ""),
+        re.sub(r"\(\d+\)$", "", row.get("ParentAccount", "")),
+        row.get("DefAssoc") == "Yes",
         max_submit=most,
         group_submit=group,
-        max_tres=read_tres(said.get("MaxTRESPJ", "")),
+        max_tres=read_tres(row.get("MaxTRESPJ", "")),
         max_wall=minutes(wall),
-        group_tres=read_tres(said.get("GrpTRES", "")),
+        group_tres=read_tres(row.get("GrpTRES", "")),
     )
 
 
 def _qos(name: str, record: str, user_id: str) -> Qos:
     head, _, rest = record.partition("Account Limits")
     accounts, _, users = rest.partition("User Limits")
-    said = dict(re.findall(r"(\w+)=(\S*)", head))
+    row = dict(re.findall(r"(\w+)=(\S*)", head))
     per_account = {}
     for account, block in _blocks(accounts):
         text = dict(re.findall(r"(\w+)=(\S*)", block)).get("MaxSubmitJobsPA", "")
@@ -187,12 +187,12 @@ def _qos(name: str, record: str, user_id: str) -> Qos:
             per_user = _cap(f"MaxSubmitJobsPerUser of QOS {name}", text)
     return Qos(
         name,
-        group_submit=_cap(f"GrpSubmitJobs of QOS {name}", said.get("GrpSubmitJobs", "")),
+        group_submit=_cap(f"GrpSubmitJobs of QOS {name}", row.get("GrpSubmitJobs", "")),
         per_user=per_user,
         per_account=per_account,
-        max_tres=read_tres(said.get("MaxTRESPJ", "")),
-        max_wall=minutes(re.sub(r"\(.*", "", said.get("MaxWallPJ", ""))),
-        group_tres=read_tres(said.get("GrpTRES", "")),
+        max_tres=read_tres(row.get("MaxTRESPJ", "")),
+        max_wall=minutes(re.sub(r"\(.*", "", row.get("MaxWallPJ", ""))),
+        group_tres=read_tres(row.get("GrpTRES", "")),
     )
 
 

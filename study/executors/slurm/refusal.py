@@ -29,19 +29,19 @@ _ABOUT: Sequence[tuple[str, tuple[str, ...]]] = (
 """Words of sbatch, in any case, and the keys of `cluster` that they are about; options of cluster.sbatch come first."""
 
 
-def refused(said: str) -> bool:
+def refused(message: str) -> bool:
     """Whether sbatch's words mean that SLURM said no, rather than that nobody knows."""
-    return _USAGE in said or ("error" in said and not any(word.lower() in said.lower() for word in _UNSURE))
+    return _USAGE in message or ("error" in message and not any(word.lower() in message.lower() for word in _UNSURE))
 
 
-def blamed(said: str, shape: JobSpec) -> str:
+def blamed(message: str, shape: JobSpec) -> str:
     """Return the keys of the cluster that a refusal is about, each with the value that it has; "" where none is known.
 
     shape: what was asked for. An option that the user gave, and that sbatch names, is meant rather than any key.
     """
-    given = [(name, value) for name, value in shape.sbatch if re.search(rf"--{re.escape(name)}(?![\w-])", said)]
+    given = [(name, value) for name, value in shape.sbatch if re.search(rf"--{re.escape(name)}(?![\w-])", message)]
     if given:
         return "cluster.sbatch={" + ", ".join(f"{name}: {value}" for name, value in given) + "}"
-    keys = dict.fromkeys(key for words, names in _ABOUT if re.search(words, said, re.IGNORECASE) for key in names)
+    keys = dict.fromkeys(key for words, names in _ABOUT if re.search(words, message, re.IGNORECASE) for key in names)
     values = ((key, getattr(shape, key)) for key in keys)
     return ", ".join(f"cluster.{key}={value}" for key, value in values if value not in (None, 0, ""))

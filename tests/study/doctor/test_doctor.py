@@ -9,7 +9,7 @@ from study.commands.doctor import lines
 from study.config.schema import ClusterConfig
 from study.doctor.checks import Check, CheckState, Slurm, ask, file_system, gpu_types, tracking
 from study.doctor.site import document, name_of, settings
-from study.doctor.trial import Trial, judge
+from study.doctor.trial import Trial, checks_of
 from study.executors.base import Answer
 from study.executors.slurm.nodes import Nodes, Site
 from train.spec.from_mapping import read
@@ -104,12 +104,12 @@ def test_tracking_that_is_away_or_no_address(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_test_job_found(change: dict[str, object], failed: set[str], said: str) -> None:
-    checks = judge(Trial([RANK, RANK | change], "12", 3.0, 4.0), "login")
+    checks = checks_of(Trial([RANK, RANK | change], "12", 3.0, 4.0), "login")
     assert {check.name for check in checks if check.state == "failed"} == failed
     assert any(said in check.said for check in checks)
     assert max(len(line) for check in checks for line in lines(check)) <= 80
 
 
 def test_a_test_job_that_gave_nothing() -> None:
-    (check,) = judge(Trial(job_id="12", problem="test job 12: queued (Resources) after 10 s: cancelled"), "login")
+    (check,) = checks_of(Trial(job_id="12", problem="test job 12: queued (Resources) after 10 s: cancelled"), "login")
     assert (check.state, "queued (Resources)" in check.said) == ("failed", True)

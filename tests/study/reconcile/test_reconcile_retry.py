@@ -505,11 +505,11 @@ def test_where_nothing_of_ours_ended_badly_nothing_is_tried_again_here(tmp_path:
     told = PointStatus(key, PointState.FAILED, kind=Kind.HANG, batch="b")
     runs = replace(told, state=PointState.RUNNING)
     for status in (told, replace(told, kind=Kind.NONE), runs, replace(told, batch=None)):
-        assert step(study, services(Scheduler()), LocalEnds(known, [status])).again == []
+        assert step(study, services(Scheduler()), LocalEnds(known, [status])).retried == []
     assert ledger.read(study) == known, "a job sees to its own end"
 
 
 def test_ends_are_said_once_for_each_reason() -> None:
     ends = [RecordedFailure(f"k{n}", "b", 1, Kind.HANG, (), 0.0, Action.AGAIN, "one") for n in range(5)]
-    assert failures._said(ends[:3]) == ["k0 k1 k2: one"]
-    assert failures._said([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]
+    assert failures._summary(ends[:3]) == ["k0 k1 k2: one"]
+    assert failures._summary([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]

@@ -51,9 +51,15 @@ def test_a_dry_run_says_what_a_search_will_come_to(here: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["search=asha", "search.trials=6"], "search.trials=6 lets no trial be trained to the end, however the losses"),
+        (
+            ["search=asha", "search.trials=6"],
+            "search.trials=6 is too few to train any trial to the end, whatever the losses",
+        ),
         (["search=asha", "search.trials=2", "search.min_tokens=20000"], "search.trials=3 always brings one there"),
-        (["search=random", "search.budget_flops=1e6"], "search.budget_flops=1e+06 lets no trial be trained to the end"),
+        (
+            ["search=random", "search.budget_flops=1e6"],
+            "search.budget_flops=1e+06 is too small to train any trial to the end",
+        ),
         (["search=asha", "search.min_tokens=20"], "the first rung, at 30 tokens, is before the end of the first"),
         (["search=pbt", "search.min_tokens=20"], "the first rung, at 20 tokens, is before the end of the first"),
     ],

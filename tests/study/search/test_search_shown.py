@@ -88,7 +88,7 @@ def test_optuna_takes_conditional_spaces_and_two_objectives(tmp_path: Path) -> N
 
 
 def test_a_study_that_is_no_search_has_no_trials(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is no search"):
+    with pytest.raises(ValueError, match="is not a search"):
         fill(StudyFolder(tmp_path))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from study.config.dotted import flat
 from study.records.point import Point
-from study.status.filters import Condition, matching, parse, said
+from study.status.filters import Condition, as_typed, matching, parse
 from train.spec.config import BudgetConfig, ModelConfig, RunConfig
 
 
@@ -78,7 +78,7 @@ def test_what_cannot_be_chosen_is_said(text: str, part: str) -> None:
      (2.0, "2"), (7, "7"), ("rope", "rope")],
 )  # fmt: skip
 def test_values_are_said_as_they_are_typed(value: object, text: str) -> None:
-    assert said(value) == text
+    assert as_typed(value) == text
 
 
 def test_lists_are_met_whole_or_by_one_of_their_items() -> None:

@@ -124,8 +124,8 @@ def test_the_kind_of_an_end(seen: Evidence, kind: str) -> None:
 
 def test_a_run_that_was_to_requeue_itself_is_unknown_while_squeue_is_silent() -> None:
     ended = attempt("time_limit")
-    assert derive_state(Evidence(batch=SLURM, attempt=ended, again=True, queue_complete=False)).state == "unknown"
-    assert derive_state(Evidence(batch=SLURM, attempt=ended, again=True)).state == "time_limit"
+    assert derive_state(Evidence(batch=SLURM, attempt=ended, retried=True, queue_complete=False)).state == "unknown"
+    assert derive_state(Evidence(batch=SLURM, attempt=ended, retried=True)).state == "time_limit"
 
 
 def test_an_ending_that_no_version_knows_is_unknown() -> None:

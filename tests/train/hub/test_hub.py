@@ -230,7 +230,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["send"], "'send' is no command: export, import are"),
+        (["send"], "'send' is not a command: choose one of export, import"),
         (["export", "run=x"], "export: out=… is missing; write: export out=… run=… [dtype=…] [step=…]"),
         (["import", "source=x", "out=y", "dtype=z"], "import: 'dtype' is not known"),
         (["export", "run=x", "out=y", "step=last"], "step=last is not allowed"),

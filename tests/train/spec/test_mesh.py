@@ -156,7 +156,7 @@ def test_flat_weights_of_the_first_fsdp_are_for_runs_that_save_nothing() -> None
         for saving in ({}, {"saves": True}):
             with pytest.raises(ValueError, match="cannot save checkpoints"):
                 check(flat, 2, **saving)
-    with pytest.raises(ValueError, match=r"parallel\.zero=1 is not there"):
+    with pytest.raises(ValueError, match=r"parallel\.zero=1 is not supported"):
         check(config(ParallelConfig(strategy="fsdp1", dp_shard=2, zero=1)), 2, saves=False)
 
 

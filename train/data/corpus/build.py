@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from train.data.corpus.messages import Progress, said, too_short
+from train.data.corpus.messages import Progress, as_yaml, too_short
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
 from train.data.corpus.spool import Choice, Spooled, SpoolTask, choose, spool
 from train.data.corpus.tokenizer import FILE as TOKENIZER_FILE
@@ -113,7 +113,7 @@ def _read(job: _Job, listing: Listing) -> list[Spooled]:
         broken = [b for s in spools for b in s.broken]
         first = f"the first is {broken[0].file}: {broken[0].why}" if broken else "there is no text in them"
         raise ValueError(
-            f"data.source={said(config.source)}: none of its {len(listing.files)} files can be used "
+            f"data.source={as_yaml(config.source)}: none of its {len(listing.files)} files can be used "
             f"({len(broken)} broken documents); {first}"
         )
     return spools

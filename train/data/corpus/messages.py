@@ -17,10 +17,10 @@ def too_short(split: str, tokens: int, config: DataConfig) -> str:
     return (
         f"the {split} split has {tokens} tokens, one sequence needs {config.sequence_length + 1}: {change} "
         f"data.validation_fraction={config.validation_fraction}, lower data.sequence_length={config.sequence_length}, "
-        f"or give more text (data.source={said(config.source)}, data.max_bytes={said(config.max_bytes)})"
+        f"or give more text (data.source={as_yaml(config.source)}, data.max_bytes={as_yaml(config.max_bytes)})"
     )
 
 
-def said(value: object) -> str:
+def as_yaml(value: object) -> str:
     """Return a value as YAML writes it."""
     return "null" if value is None else str(value)

@@ -7,7 +7,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from train.data.corpus.messages import Progress, said, too_short
+from train.data.corpus.messages import Progress, as_yaml, too_short
 from train.spec.config import DataConfig
 from train.spec.interrupts import deferred
 from train.spec.manifest import (
@@ -131,7 +131,7 @@ def _checked(config: DataConfig, target: Path) -> Path:
     manifest = read_manifest(target)
     wanted, found = settings_of(config), manifest.settings
     differences = [
-        f"data.{key}={said(there)} there, {said(here)} here"
+        f"data.{key}={as_yaml(there)} there, {as_yaml(here)} here"
         for key, there in vars(found).items()
         if there != (here := vars(wanted)[key])
     ]
