@@ -45,9 +45,9 @@ SPEC = ("tests/train/spec",)
 HEALTH = tuple(f"tests/train/health/test_health_{name}.py" for name in ("decisions", "tokens", "inside", "monitor"))
 OPTIM = (
     "tests/train/optim/test_optim_rules.py",
-    "tests/train/optim/test_optim_decay.py",
+    "tests/train/optim/test_optim_param_groups.py",
     "tests/train/optim/test_optim_steps.py",
-    "tests/train/spec/test_recipe.py",
+    "tests/train/spec/test_spec_recipe.py",
 )
 ANALYSIS = ("tests/analysis/exact", *(f"tests/analysis/test_{name}.py" for name in (
     "approaches", "as_asked", "curves", "engine", "fit", "foreign", "forms",
@@ -74,8 +74,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "counts", "decoder", "deprecated", "device_peaks", "footprint", "from_mapping", "later", "lineage", "mesh",
         "mup", "pipeline_layout", "precision", "recipe", "resolve", "scaling_rules", "yamlfile",
     )},
-    "train/spec/schedule.py": ("tests/train/test_trainer_schedule.py", "tests/train/test_trainer_branches.py"),
-    "train/metrics/file.py": ("tests/train/test_trainer_metrics.py",),
+    "train/spec/schedule.py": ("tests/train/spec/test_spec_schedule.py", "tests/train/test_branch.py"),
+    "train/metrics/file.py": ("tests/train/metrics/test_metrics_file.py",),
     **{f"train/health/{name}.py": HEALTH for name in (
         "layer_statistics", "loss_spikes", "monitor", "nonfinite", "repeat_step", "replica_hashes", "shard_names",
         "tensor_hash", "token_entropy",
@@ -84,7 +84,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "adamw", "muon", "param_groups", "sgd",
     )},
     "analysis/inputs/recorded.py": (
-        "tests/train/test_trainer_metrics.py", "tests/study/tracking/test_tracking_metrics_reader.py",
+        "tests/train/metrics/test_metrics_file.py", "tests/study/tracking/test_tracking_metrics_reader.py",
         "tests/study/search/test_search_curves.py",
     ),
     **{f"analysis/{name}.py": ANALYSIS for name in (

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from tests.forked import run_ranks
 from tests.train.data.conftest import write_texts
-from tests.train.evaluation.evaluate_ranks import LAYOUTS, found
+from tests.train.evaluate_ranks import LAYOUTS, found
 from tests.train.runs import values, write_config
 from train import run
 from train.data.corpus.prepare import prepare
@@ -157,7 +157,7 @@ def alone_and_together(mixed: RunConfig, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("ranks")
     configs = [replace(mixed, eval=replace(mixed.eval, sequences=sequences)) for sequences in (10, 3)]
     paths = [write_config(folder / str(number), config) for number, config in enumerate(configs)]
-    run_ranks(4, "tests.train.evaluation.evaluate_ranks", folder / "out", *paths)
+    run_ranks(4, "tests.train.evaluate_ranks", folder / "out", *paths)
     results: list[dict[str, Found]] = json.loads((folder / "out").read_text())
     assert all(set(layouts) == set(LAYOUTS) for layouts in results)
     alone = [found(config, World(), number == 0) for number, config in enumerate(configs)]

@@ -416,7 +416,7 @@ def another_user() -> Iterator[None]:
 def test_killed_while_saving_the_newest_is_whole_and_none_is_lost(tmp_path: Path) -> None:
     confirmed = 0
     for delay in (0.003, 0.011, 0.017, 0.031):
-        process = started("tests.train.savers", str(tmp_path), str(confirmed))
+        process = started("tests.train.checkpoint.savers", str(tmp_path), str(confirmed))
         assert process.stdout is not None
         for _ in range(3):
             confirmed = int(process.stdout.readline())

@@ -1,4 +1,4 @@
-"""Save checkpoints without end: `python -m tests.train.savers FOLDER STEP` prints each step that is saved."""
+"""Save checkpoints without end: `python -m tests.train.checkpoint.savers FOLDER STEP` prints each step saved."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_disabled_it_only_looks() -> None:
 
 RANK = """
 import math, torch, torch.distributed as dist
-from tests.train.precision.test_scaler import scaler
+from tests.train.precision.test_precision_loss_scaler import scaler
 dist.init_process_group("gloo")
 grad = torch.tensor([1.0, math.inf if dist.get_rank() == 1 else 2.0])
 print(f"found {float(scaler().unscale_([grad], [dist.group.WORLD]))}")

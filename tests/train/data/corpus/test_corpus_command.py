@@ -15,7 +15,7 @@ from tests.environment import python_path
 from train.prepare import Display, configured
 from train.spec.manifest import read_manifest
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 
 
 def _run(*arguments: str, folder: Path, python: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":

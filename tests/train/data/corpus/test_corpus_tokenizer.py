@@ -54,7 +54,7 @@ def test_training_compresses_and_does_not_depend_on_threads(bpe: str) -> None:
     text = b"".join(CORPUS)
     assert len(encoder(bpe)(text)) / 2 < len(text) / 2.5
     script = (
-        "import sys; sys.path.insert(0, 'tests/train/data'); import test_data_tokenize as t;"
+        "import sys; import tests.train.data.corpus.test_corpus_tokenizer as t;"
         "sys.stdout.write(t.train_bpe(t.CORPUS, 400))"
     )
     for threads in ("1", "4"):

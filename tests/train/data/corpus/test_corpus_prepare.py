@@ -25,7 +25,7 @@ from train.spec.manifest import Manifest, read_manifest, verify
 
 Make = Callable[..., DataConfig]
 WriteTexts = Callable[..., Path]
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 
 
 def _documents(folder: Path, split: str) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Started as `python -m tests.train.evaluation.evaluate_ranks OUT CONFIG …`: each config on several layouts of ranks.
+"""Started as `python -m tests.train.evaluate_ranks OUT CONFIG …`: each config on several layouts of ranks.
 
 The first rank writes, by config and layout, what evaluation found, a batch's loss and gradient norm, and of the first
 config what looking inside (train.health) found there: in a sound run, and in one in which the last rank went wrong.
