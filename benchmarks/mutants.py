@@ -117,8 +117,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     )},
     **{f"study/{name}.py": STUDY for name in (
         "failures/kinds", "failures/retry_policy", "reconcile/decide", "reconcile/failures", "reconcile/two_phase",
-        "records/outcomes", "records/point", "search/retry", "status/filters", "status/selection",
-        "storage/study_names", "text",
+        "records/frozen_config", "records/outcomes", "records/point", "search/retry", "status/filters",
+        "status/selection", "storage/study_names", "text",
     )},
 }  # fmt: skip
 """Files whose mutants are made, with the tests that should notice them. Of tests that others' machines cannot run

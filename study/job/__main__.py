@@ -40,8 +40,7 @@ from study.process.children import Signals
 from study.records import ledger
 from study.records.attempts import claim
 from study.records.checkpoints import pin
-from study.records.lineage import has_branches
-from study.records.point import find_point
+from study.records.point import find_point, has_branches
 from study.storage.files import DiskReserve, RunLock, read_json, write_atomic, write_json
 from study.storage.layout import AttemptFolder, StudyFolder
 

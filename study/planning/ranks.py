@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from train.spec.mesh import NAMES as AXES
+from train.spec.axes import MESH_AXES
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
@@ -45,5 +45,5 @@ def longest_first(keys: Sequence[str], points: Mapping[str, Point]) -> list[str]
 
 def local_world(parallel: Mapping[str, Any], tasks: int = 1) -> int:
     """Return how many processes a run on this machine gets: as many as asked for, or as its mesh's sizes need."""
-    needed = math.prod(parallel.get(axis) or 1 for axis in AXES)
+    needed = math.prod(parallel.get(axis) or 1 for axis in MESH_AXES)
     return int(max(tasks, needed))

@@ -17,6 +17,7 @@ from study.planning.estimate import Speed, rows, speed
 from study.records.point import Point
 from study.storage.layout import StudyFolder
 from train.spec import mesh
+from train.spec.axes import MESH_AXES
 from train.spec.config import RunConfig
 from train.spec.footprint import Footprint, footprint
 
@@ -142,7 +143,7 @@ def _refuse(shape: JobSpec, site: Site) -> None:
 def _world(run: RunConfig, cluster: ClusterConfig) -> int:
     """Return the fewest ranks whose share fits a GPU; ValueError where none does."""
     most = cluster.gpu_memory_gb * 1e9
-    given = [getattr(run.parallel, name) for name in mesh.NAMES]
+    given = [getattr(run.parallel, name) for name in MESH_AXES]
     product = 1
     for axis in given:
         product *= axis or 1

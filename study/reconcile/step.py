@@ -205,9 +205,9 @@ def _asked_lately(study: StudyFolder, services: Services, seconds: float) -> boo
 
 def _opens(study: StudyFolder, state: Ledger, ended: Collection[str]) -> bool:
     """Whether a point that ended lets others go out that waited for it."""
-    from study.records import lineage
+    from study.records.point import has_branches
 
-    return bool(state.waiting) and any(lineage.has_branches(study, key) for key in ended)
+    return bool(state.waiting) and any(has_branches(study, key) for key in ended)
 
 
 def _local_ends(study: StudyFolder, services: Services, trigger: LocalEnds) -> Sequence[str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.inputs import recorded
-from study.storage.files import read_json, tail
+from study.storage.files import read_json
 from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder
 
 
@@ -61,28 +59,6 @@ def is_alive(job: Mapping[str, Any]) -> bool | None:
         return bool(same and process.status() != psutil.STATUS_ZOMBIE)
     except (psutil.Error, KeyError, ValueError):
         return False
-
-
-def last_metrics(run: RunFolder) -> dict[str, Any] | None:
-    """Return the last whole training record of a run's metrics.
-
-    After a rollback only one of the path that it began counts; until there is one, the run stands where that began.
-    """
-    stands: dict[str, Any] | None = None
-    rollbacks: list[tuple[int, int]] = []
-    for line in reversed(tail(run.metrics, 4096).split("\n")[:-1]):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(record, dict):
-            continue
-        if record.get("kind") == "train" and not recorded.abandoned(record, rollbacks):
-            return record
-        if record.get("kind") == recorded.ROLLBACK and (found := recorded.goings_back([record])):
-            rollbacks += found
-            stands = stands or {"step": found[0][1], "tokens": int(record["metrics"].get("to_tokens") or 0)}
-    return stands
 
 
 @dataclass(frozen=True)

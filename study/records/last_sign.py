@@ -1,4 +1,7 @@
-"""When an attempt that left no ending was last at work: one that was killed outright has no other clock."""
+"""What a run's files say of it last: where it stands, and when an attempt that left no ending was at work.
+
+One that was killed outright has no other clock.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,34 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
+from analysis.inputs import recorded
 from study.records.heartbeats import read_beat
 from study.storage.files import read_json, tail
 from study.storage.layout import AttemptFolder, RunFolder
+
+
+def last_metrics(run: RunFolder) -> dict[str, Any] | None:
+    """Return the last whole training record of a run's metrics.
+
+    After a rollback only one of the path that it began counts; until there is one, the run stands where that began.
+    """
+    stands: dict[str, Any] | None = None
+    rollbacks: list[tuple[int, int]] = []
+    for line in reversed(tail(run.metrics, 4096).split("\n")[:-1]):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(record, dict):
+            continue
+        if record.get("kind") == "train" and not recorded.abandoned(record, rollbacks):
+            return record
+        if record.get("kind") == recorded.ROLLBACK and (found := recorded.goings_back([record])):
+            rollbacks += found
+            stands = stands or {"step": found[0][1], "tokens": int(record["metrics"].get("to_tokens") or 0)}
+    return stands
 
 
 def last_sign(run: RunFolder, attempt: AttemptFolder, started: float) -> float:

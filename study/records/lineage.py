@@ -10,10 +10,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from study.records.frozen_config import flops_per_token
 from study.records.point import Point
-from study.storage.layout import StudyFolder
 from train.spec.config import RunConfig
-from train.spec.counts import flops_per_token
 from train.spec.lineage import Parent, parse
 
 _PLACE = re.compile(r"point:(?P<number>\d+)@(?P<tokens>\d+)")
@@ -62,8 +61,7 @@ def own_tokens(config: RunConfig) -> int:
 
 def own_flops(config: RunConfig) -> float:
     """Return the training FLOPs that a run spends itself, by train.spec.counts."""
-    data = config.data
-    return float(flops_per_token(config.model, data.vocab_size, data.sequence_length)) * own_tokens(config)
+    return flops_per_token(config) * own_tokens(config)
 
 
 def waiting(points: Mapping[str, Point], completed: Collection[str]) -> dict[str, str]:
@@ -84,11 +82,6 @@ def stranded(points: Mapping[str, Point], lost: Collection[str]) -> set[str]:
 def parents(points: Iterable[Point]) -> set[str]:
     """Return the keys that these points go on from."""
     return {parent.key for point in points if (parent := parse(point.parent)) is not None}
-
-
-def has_branches(study: StudyFolder, key: str) -> bool:
-    """Say whether a point of the study goes on from this one, without reading every line as JSON."""
-    return f'"parent":"{key}@' in study.points.read_text(encoding="utf-8")
 
 
 def check(points: Iterable[Point], known: Mapping[str, Point]) -> None:

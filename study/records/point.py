@@ -1,27 +1,18 @@
-"""A point is its frozen config: canonical JSON and the key that is its hash.
-
-The key is of what the losses depend on: the scientific sections with every key of the schema as it first was, and of
-keys that came later only what differs from their former value, by which a run is what it was before there was the key
-(train.spec.later). So the key of a point stays the same when the schema grows, and a config of today that says the same
-has it too. A default that is changed makes another key, since a frozen config holds the value.
-"""
+"""A point: its frozen config, its key, its line in a study's file."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache, cached_property
-from typing import Any, get_type_hints
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from study.storage.jsonl import Log, compact
 from study.storage.layout import StudyFolder
-from train.spec.config import SCIENTIFIC, ModelConfig, RunConfig
-from train.spec.counts import flops_per_token
-from train.spec.from_mapping import read
-from train.spec.later import filled, without
+
+if TYPE_CHECKING:
+    from train.spec.config import RunConfig
 
 
 class Point:
@@ -43,7 +34,9 @@ class Point:
     @cached_property
     def config(self) -> RunConfig:
         """The config. Raises ValueError where it is read first and says what none can say."""
-        return _run_config(self.raw)
+        from study.records.frozen_config import run_config
+
+        return run_config(self.raw)
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -84,11 +77,10 @@ class Point:
     @property
     def flops_per_token(self) -> float:
         """Training FLOPs of a token, by train.spec.counts."""
+        from study.records.frozen_config import flops_per_token, flops_per_token_of
+
         model, data = self._section("model"), self._section("data")
-        if model is not None and data is not None:
-            return _flops_per_token(model, data)
-        config = self.config
-        return float(flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length))
+        return flops_per_token(self.config) if model is None or data is None else flops_per_token_of(model, data)
 
     def _section(self, name: str) -> str | None:
         """Return the text of a section that holds no other; None where it is not found as that."""
@@ -101,23 +93,10 @@ class Point:
         return None if "{" in text[1:] else text
 
 
-def canonical(config: Mapping[str, Any]) -> str:
-    """Return the scientific part of a resolved run config as canonical JSON: sorted keys, no spaces, no NaN."""
-    science = without({name: config[name] for name in SCIENTIFIC if name in config})
-    # Where the text lay does not matter: its content does, and that is the fingerprint.
-    data = {name: value for name, value in science["data"].items() if name != "source"}
-    data["sources"] = [{k: v for k, v in source.items() if k != "source"} for source in data.get("sources", ())]
-    science["data"] = data
-    return json.dumps(science, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def key_of(config: Mapping[str, Any]) -> str:
-    """Return the point's key: the first 12 hex digits of the SHA-256 of its canonical JSON."""
-    return hashlib.sha256(canonical(config).encode()).hexdigest()[:12]
-
-
 def point(config: RunConfig, overrides: tuple[str, ...] = ()) -> Point:
     """Return the point of a resolved config (see train.spec.resolve)."""
+    from study.records.frozen_config import key_of
+
     return Point(key_of(asdict(config)), config, overrides)
 
 
@@ -160,33 +139,6 @@ def find_point(folder: StudyFolder, key: str) -> Point:
     raise ValueError(f"{folder.points} has no point {key}: give the study's command again")
 
 
-@cache
-def _flops_per_token(model: str, data: str) -> float:
-    said = json.loads(data)
-    shape = ModelConfig(**_values(filled(json.loads(model), ModelConfig)))
-    return float(flops_per_token(shape, said["vocab_size"], said["sequence_length"]))
-
-
-def _run_config(config: Mapping[str, Any]) -> RunConfig:
-    """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
-    hints, config = _hints(), filled(config)
-    try:
-        parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
-        return RunConfig(**parts)
-    except (TypeError, KeyError):
-        return read(RunConfig, config)
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(RunConfig)
-
-
-def _values(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section's values with JSON's lists as tuples; TypeError where one holds sections of its own."""
-    values = {}
-    for name, value in section.items():
-        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
-            raise TypeError(name)
-        values[name] = tuple(value) if isinstance(value, list) else value
-    return values
+def has_branches(folder: StudyFolder, key: str) -> bool:
+    """Say whether a point of the study goes on from this one, without reading every line as JSON."""
+    return f'"parent":"{key}@' in folder.points.read_text(encoding="utf-8")

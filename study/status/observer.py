@@ -14,9 +14,9 @@ from study.executors.base import Job, JobState, QueueView
 from study.failures.kinds import HELD, AttemptState, Kind, by_words, headline
 from study.failures.retry_policy import ENDED_BADLY
 from study.records import ledger
-from study.records.attempts import Attempt, is_alive, last_metrics, read_attempts
+from study.records.attempts import Attempt, is_alive, read_attempts
 from study.records.heartbeats import read_beat, slow_rank
-from study.records.last_sign import last_sign
+from study.records.last_sign import last_metrics, last_sign
 from study.records.point import Point, point_log
 from study.status.cache import Remembered
 from study.status.states import DerivedState, Evidence, PointState, PointStatus, derive_state

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 from train.spec import deprecated, precision
+from train.spec.axes import MESH_AXES
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.counts import kv_heads, mlp_width
 from train.spec.pipeline_layout import check_pipeline
-
-NAMES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 
 
 class WorldError(ValueError):
@@ -34,7 +33,7 @@ class Axes:
     @property
     def size(self) -> int:
         """The number of ranks."""
-        return math.prod(getattr(self, name) for name in NAMES)
+        return math.prod(getattr(self, name) for name in MESH_AXES)
 
     @property
     def data(self) -> int:
@@ -52,7 +51,7 @@ def axes(parallel: ParallelConfig, world_size: int) -> Axes:
 
     One of dp_replicate and dp_shard may be null: it takes the ranks that the others leave.
     """
-    given = {name: getattr(parallel, name) for name in NAMES}
+    given = {name: getattr(parallel, name) for name in MESH_AXES}
     for name, size in given.items():
         if size is not None and size < 1:
             raise ValueError(f"parallel.{name}={size} is not allowed: an axis has at least one rank")
@@ -106,7 +105,7 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
     what only a new run is refused for (train.spec.deprecated) passes.
     """
     parallel = config.parallel
-    for name in NAMES:
+    for name in MESH_AXES:
         size = getattr(parallel, name)
         if size is not None and size < 1:
             raise ValueError(f"parallel.{name}={size} is not allowed: an axis has at least one rank")

@@ -249,3 +249,10 @@ def _files(pid: int) -> list[Any]:
         return list(psutil.Process(pid).open_files())
     except psutil.Error:
         return []
+
+
+def test_a_job_starts_its_trainer_without_reading_the_schema_itself() -> None:
+    """Each of thousands of processes would load it for nothing: the trainer reads the config."""
+    program = "import sys, study.job.__main__; print({'analysis', 'train.spec.config'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

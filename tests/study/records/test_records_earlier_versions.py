@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from study.__main__ import main as study
-from study.records.point import canonical, key_of, stored
+from study.records.frozen_config import canonical, key_of
+from study.records.point import stored
 from study.records.points import load_points
 from study.search.settings import load, refuse_another
 from study.storage.layout import StudyFolder

@@ -5,7 +5,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from study.records.point import Point, canonical, key_of, point
+from study.records.frozen_config import canonical, key_of
+from study.records.point import Point, point
 from train.spec.config import BudgetConfig, DataConfig, ParallelConfig, RunConfig, RuntimeConfig
 from train.spec.resolve import resolve
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from study.config.schema import StudyConfig
 from study.records.corpus import corpus_of
-from study.records.point import Point, key_of
+from study.records.frozen_config import key_of
+from study.records.point import Point
 from study.records.points import append_points, known_keys, load_points, one_budget, resolve_run, to_point
 from study.storage.layout import StudyFolder
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RuntimeConfig

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from study.__main__ import main
-from study.records.attempts import last_metrics
+from study.records.last_sign import last_metrics
 from study.records.point import point
 from study.records.points import append_points
 from study.search.curves import Curve, from_runs, table

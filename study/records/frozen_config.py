@@ -1,0 +1,73 @@
+"""A point is its frozen config: canonical JSON and the key that is its hash.
+
+The key is of what the losses depend on: the scientific sections with every key of the schema as it first was, and of
+keys that came later only what differs from their former value, by which a run is what it was before there was the key
+(train.spec.later). So the key of a point stays the same when the schema grows, and a config of today that says the same
+has it too. A default that is changed makes another key, since a frozen config holds the value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_type_hints
+
+from train.spec import counts
+from train.spec.config import SCIENTIFIC, ModelConfig, RunConfig
+from train.spec.from_mapping import read
+from train.spec.later import filled, without
+
+
+def canonical(config: Mapping[str, Any]) -> str:
+    """Return the scientific part of a resolved run config as canonical JSON: sorted keys, no spaces, no NaN."""
+    science = without({name: config[name] for name in SCIENTIFIC if name in config})
+    # Where the text lay does not matter: its content does, and that is the fingerprint.
+    data = {name: value for name, value in science["data"].items() if name != "source"}
+    data["sources"] = [{k: v for k, v in source.items() if k != "source"} for source in data.get("sources", ())]
+    science["data"] = data
+    return json.dumps(science, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """Return the point's key: the first 12 hex digits of the SHA-256 of its canonical JSON."""
+    return hashlib.sha256(canonical(config).encode()).hexdigest()[:12]
+
+
+def flops_per_token(config: RunConfig) -> float:
+    """Return the training FLOPs of a token, by train.spec.counts."""
+    return float(counts.flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length))
+
+
+@cache
+def flops_per_token_of(model: str, data: str) -> float:
+    """Return the training FLOPs of a token by the JSON of the sections `model` and `data`."""
+    said = json.loads(data)
+    shape = ModelConfig(**_values(filled(json.loads(model), ModelConfig)))
+    return float(counts.flops_per_token(shape, said["vocab_size"], said["sequence_length"]))
+
+
+def run_config(config: Mapping[str, Any]) -> RunConfig:
+    """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
+    hints, config = _hints(), filled(config)
+    try:
+        parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
+        return RunConfig(**parts)
+    except (TypeError, KeyError):
+        return read(RunConfig, config)
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(RunConfig)
+
+
+def _values(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section's values with JSON's lists as tuples; TypeError where one holds sections of its own."""
+    values = {}
+    for name, value in section.items():
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            raise TypeError(name)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return values
