@@ -1,4 +1,11 @@
-"""`python -m analysis.plan`: from runs (or quoted constants) and a budget to what to train, under each assumption."""
+"""`python -m analysis.plan`: from runs (or quoted constants) and a budget to what to train, under each assumption.
+
+>>> from analysis.plan import plan
+>>> law = {"E": 1.8172, "A": 477.83, "B": 2143.4, "alpha": 0.34731, "beta": 0.367172}
+>>> best = plan(law, 5.76e23).options[0]
+>>> f"{best.params:.2g} parameters, {best.tokens_per_param:.3g} tokens per parameter"
+'7.3e+10 parameters, 17.9 tokens per parameter'
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.planning.basis import BESIDE, Basis, from_constants, from_frame
-from analysis.planning.scenarios import Option, OtherLaw, Plan, make
+from analysis.planning.scenarios import Asked, Option, OtherLaw, Plan, make
 from analysis.results import load
 from analysis.text import commandline, files, numbers
 from analysis.text.commandline import Key
@@ -44,17 +51,20 @@ KEYS = (
     Key("peak", "peak of one GPU in the precision used [FLOP/s]: 989e12 for H100 bf16", None, commandline.number),
     Key("params_opt", "instead of a budget: the size whose compute-optimal training sets it [parameters]", None,
         commandline.number),
-    Key("overtrain", "tokens per parameter as a multiple of the optimal ratio", 4.0, commandline.number),
+    Key("overtrain", "tokens per parameter as a multiple of the optimal ratio", Asked.overtrain,
+        commandline.number),
     Key("inference_tokens", "tokens served over the model's life: trades training against serving", None,
         commandline.number),
     Key("unique_tokens", "number of distinct training tokens", None, commandline.number),
     Key("repeats", "R_D:..,R_N:.. half-lives of repeated data (default 15.4 and 5.31, Muennighoff et al. 2023)", {},
         commandline.constants),
-    Key("vocabulary", "vocabulary size, for the shapes", 50_000, commandline.whole),
+    Key("vocabulary", "vocabulary size, for the shapes", Asked.vocabulary, commandline.whole),
     Key("resamples", "bootstrap resamples", 1000, commandline.whole),
     Key("seed", "seed of the resamples", 0, commandline.whole),
     Key("out", "folder for plan.json (default: none is written)"),
 )  # fmt: skip
+
+CHOSEN = ("overtrain", "inference_tokens", "unique_tokens", "repeats", "vocabulary")
 
 
 def plan(
@@ -72,51 +82,22 @@ def plan(
     beside: Sequence[str] = BESIDE,
     strict: bool = True,
 ) -> Plan:
-    """Return what to train with a budget [FLOPs] under each assumption.
+    """Return what to train with a budget [FLOPs] under each assumption; see :mod:`analysis.planning.scenarios`.
 
     Parameters
     ----------
     runs : DataFrame or mapping
         A tidy frame (see :mod:`analysis.inputs.frame`), or the constants of a law by name (E, A, B, alpha, beta).
-    budget : float
-        Training compute [FLOPs].
-    form : str
-        The law, any that reads N and D: chinchilla, chinchilla_tied, kaplan_floor, farseer, repeats, ...
-    at : mapping, optional
-        Values of a law's further inputs, as bits or experts.
-    overtrain : float
-        Tokens per parameter as a multiple of the compute-optimal ratio.
-    inference_tokens : float, optional
-        Tokens served over the model's life.
-    unique_tokens : float, optional
-        Distinct training tokens there are; beyond these they are repeated.
-    repeats : mapping, optional
-        Half-lives R_D and R_N of repeated tokens and of parameters beyond those that the data fill.
-    resamples, seed : int
-        Bootstrap resamples of the runs, and their seed.
-    beside : sequence of str
-        Other laws of N and D through the same runs, whose plans are given beside.
-    strict : bool
-        Plan only with a law that qualifies (converged, every constant identified, its extrapolation tested): where
-        `form` does not, with the best of `beside` that does. False: with `form` whatever it lacks, which a note says.
-
-    Returns
-    -------
-    Plan
-        `options` by name: training-only, over-trained, inference, limited data.
-
-    Notes
-    -----
-    training-only: min over N of E + A/N^alpha + B/D^beta at cost(N) D = C; inference: min 6 N D + 2 N D_inf at that
-    loss (Sardana et al. 2024, arXiv 2401.00448); limited data: D replaced by D' = U + U R (1 - exp(-r/R)), r = D/U - 1
-    (Muennighoff et al. 2023, arXiv 2305.16264).
-
-    Examples
-    --------
-    >>> law = {"E": 1.8172, "A": 477.83, "B": 2143.4, "alpha": 0.34731, "beta": 0.367172}
-    >>> best = plan(law, 5.76e23).options[0]
-    >>> f"{best.params:.2g} parameters, {best.tokens_per_param:.3g} tokens per parameter"
-    '7.3e+10 parameters, 17.9 tokens per parameter'
+    form, at : law that reads N and D (chinchilla, chinchilla_tied, kaplan_floor, farseer, repeats, ...); other inputs
+        `at` holds the values of the law's further inputs, as bits or experts.
+    overtrain : tokens per parameter as a multiple of the compute-optimal ratio
+    inference_tokens : tokens served over the model's life
+    unique_tokens, repeats : distinct training tokens there are, beyond which they are repeated; half-lives R_D and R_N
+    resamples, seed : bootstrap resamples of the runs, and their seed
+    beside : other laws of N and D through the same runs, whose plans are given beside
+    strict : plan only with a law that qualifies (converged, every constant identified, its extrapolation tested)
+        Where `form` does not: with the best of `beside` that does. False: with `form` whatever it lacks, which a note
+        says.
     """
     from analysis.laws.registry import resolve
 
@@ -124,24 +105,8 @@ def plan(
     if isinstance(runs, Mapping):
         basis = from_constants(runs, name, at)
     else:
-        basis = from_frame(
-            runs,
-            form=name,
-            at=at,
-            resamples=resamples,
-            seed=seed,
-            beside=beside,
-            strict=strict,
-        )
-    asked = {
-        "budget": budget,
-        "overtrain": overtrain,
-        "inference_tokens": inference_tokens,
-        "unique_tokens": unique_tokens,
-        "repeats": dict(repeats or {}),
-        "vocabulary": 50_000,
-    }
-    return make(basis, asked)
+        basis = from_frame(runs, form=name, at=at, resamples=resamples, seed=seed, beside=beside, strict=strict)
+    return make(basis, Asked(budget, overtrain, inference_tokens, unique_tokens, repeats or {}))
 
 
 def act(options: Mapping[str, Any]) -> int:
@@ -160,7 +125,8 @@ def act(options: Mapping[str, Any]) -> int:
     else:
         basis = from_constants(options["constants"], form, options["at"])
     speed = _speed(options, basis)
-    found = make(basis, {**options, "budget": _budget(options, basis, speed)}, speed)
+    chosen = {name: options[name] for name in CHOSEN}
+    found = make(basis, Asked(_budget(options, basis, speed), **chosen), speed)
     print(text(found))
     if options["out"]:
         path = Path(options["out"]) / "plan.json"

@@ -1,8 +1,24 @@
-"""`fit_law`: one law through runs, with its intervals, diagnostics and predictions."""
+"""`fit_law`: one law through runs, with its intervals, diagnostics and predictions.
+
+>>> import numpy as np
+>>> from analysis import fit_law
+>>> flops, ratio = (a.ravel() for a in np.meshgrid([1e18, 1e19, 1e20, 1e21], [5, 10, 20, 40, 80]))
+>>> params = np.sqrt(flops / (6 * ratio))
+>>> tokens = flops / (6 * params)
+>>> runs = {"params": params, "tokens": tokens, "loss": 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28}
+>>> fit = fit_law(runs, resamples=0)
+>>> fit.params.round(3).to_dict()
+{'E': 1.69, 'A': 406.4, 'B': 410.7, 'alpha': 0.34, 'beta': 0.28}
+>>> round(float(fit.derived["a"]), 4)
+0.4516
+
+Objective and intervals: Hoffmann et al. 2022, arXiv 2203.15556; Besiroglu et al. 2024, arXiv 2404.10102.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +35,48 @@ if TYPE_CHECKING:
     from analysis.estimation.observations import Observations
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """How the intervals of a fit are made; ValueError where that makes no sense.
+
+    `interval` is the method of `conf_int` and `bse`, one of `intervals.METHODS`; without resamples it is "delta".
+    `cluster` is what the bootstrap draws: "sizes", "runs", "rows", "seeds" or "residuals" (around the fit, with the
+    part that rows of one size or run share); "auto" chooses as `resampling.choose` says. No number depends on
+    `workers`, the threads.
+    """
+
+    interval: str
+    cluster: str
+    resamples: int
+    seed: int
+    confidence: float
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.interval not in METHODS:
+            *others, last = METHODS
+            raise ValueError(f"interval={self.interval!r} is not known; use {', '.join(others)} or {last}")
+        if not 0.0 < self.confidence < 1.0 or self.resamples < 0:
+            raise ValueError(
+                f"confidence={self.confidence} must lie between 0 and 1, resamples={self.resamples} be 0 or more"
+            )
+
+    def plan(self, data: Observations) -> resampling.Plan:
+        """Return what is resampled of these rows; ValueError where they do not hold it."""
+        how = resampling.choose(data.size, data.run, self.cluster)
+        if how.by == "seeds" and self.resamples and np.bincount(data.cell).max() < 2:
+            raise ValueError(
+                "cluster=seeds: no setting was run twice, so that nothing says what seeds do; use cluster=auto, or "
+                "repeat some settings with other seeds"
+            )
+        return how
+
+    @property
+    def method(self) -> str:
+        """The method of the intervals: a bootstrap needs resamples."""
+        return self.interval if self.resamples or self.interval != "bootstrap" else "delta"
 
 
 def fit_law(
@@ -39,105 +97,39 @@ def fit_law(
     kinds: Mapping[str, str] | None = None,
     plain: bool = False,
 ) -> LawFit:
-    """Fit a law to runs by the least summed loss of residuals.
+    """Fit a law to runs by the least summed loss of residuals; the result is frozen and has statsmodels' names.
 
     Parameters
     ----------
     runs : DataFrame, mapping of columns, or analysis.inputs.dataset.Rows
-        The form's inputs and its target in counts and in the target's own unit (loss: nats per token, or what `kinds`
-        says). Used where they are there: `size_group`, `run` (rows of one run are its checkpoints), `flops`,
-        `unique_tokens`.
-    form : str or Form
-        A name in `analysis.laws.registry.FORMS`, or a form of one's own.
-    loss : {"huber", "student_t", "l1", "squared", "linear"} or Loss
-        The loss function of ln predicted - ln observed; `delta` is Huber's, in log residual (0.001 is 0.1 %). "linear"
-        is least squares of predicted - observed, in which E, A and B are linear.
-    fix, tie : mapping
-        Constants held at values, and constants held at others: ``fix={"E": 1.7}``, ``tie={"beta": "alpha"}``.
-    cluster : {"auto", "sizes", "runs", "rows", "seeds", "residuals"}
-        What the bootstrap draws. "auto": model sizes where they repeat, runs where rows are their checkpoints, else
-        the runs, where there are many of them; with few, residuals around the fit, with the part that the rows of one
-        size or run share.
-    interval : {"bootstrap", "delta", "sandwich", "profile"}
-        The method that `conf_int` and `bse` use unless asked for another (see `analysis.inference.intervals.METHODS`);
-        without resamples it is "delta".
-    resamples, seed, workers : int
-        Number of bootstrap resamples, their seed, and threads, on which no number depends.
-    confidence : float
-        Coverage of intervals.
-    starts : int
-        How many starts are polished; the share that agrees is reported.
-    kinds : mapping
-        What the columns mean (params, flops, loss, tokenizer ...): kept with the result.
-    plain : bool
-        Residuals are predicted - observed instead of their logs' difference.
-
-    Returns
-    -------
-    LawFit
-        Frozen results with statsmodels' names.
+        The form's inputs and its target, in counts and in the target's own unit (loss: nats per token, or what `kinds`
+        says). Used where there: `size_group`, `run` (rows of one run are its checkpoints), `flops`, `unique_tokens`.
+    form : a name in `analysis.laws.registry.FORMS`, or a form of one's own
+    loss, delta : a name in `objectives.LOSSES`, or a Loss, of ln predicted - ln observed; Huber's delta
+        A delta of 0.001 is 0.1 %. "linear", like `plain`, is of predicted - observed: E, A and B are then linear.
+    fix, tie : constants held at values, and at others: ``fix={"E": 1.7}``, ``tie={"beta": "alpha"}``
+    cluster, interval, confidence, resamples, seed, workers : see :class:`Uncertainty`
+    starts : how many starts are polished; the share that agrees is reported
+    kinds : what the columns mean (params, flops, loss, tokenizer ...): kept with the result
 
     Raises
     ------
     ValueError
         A column is missing or holds what is not positive, there are fewer rows than constants, a constraint makes no
         sense, or tokens are repeated and the form knows of no repeats.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from analysis import fit_law
-    >>> flops, ratio = (a.ravel() for a in np.meshgrid([1e18, 1e19, 1e20, 1e21], [5, 10, 20, 40, 80]))
-    >>> params = np.sqrt(flops / (6 * ratio))
-    >>> tokens = flops / (6 * params)
-    >>> runs = {"params": params, "tokens": tokens, "loss": 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28}
-    >>> fit = fit_law(runs, resamples=0)
-    >>> fit.params.round(3).to_dict()
-    {'E': 1.69, 'A': 406.4, 'B': 410.7, 'alpha': 0.34, 'beta': 0.28}
-    >>> round(float(fit.derived["a"]), 4)
-    0.4516
-
-    References
-    ----------
-    Hoffmann et al. 2022, arXiv 2203.15556; Besiroglu et al. 2024, arXiv 2404.10102 (objective, intervals).
     """
     law = named(form)
     data = observations.read(runs, law)
     refusals.refuse(law, data)
     criterion = objectives.named(loss, delta)
     p = fit_problem.problem(law, list(data.inputs), data.target, criterion, fix=fix, tie=tie, plain=plain)
-    free = len(law.names) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
-    if len(data) < free + 1 or not free:
-        raise ValueError(
-            f"{len(data)} rows for {free} free constants of {law.name}: it needs at least {free + 1} rows; "
-            "fix or tie constants, or add runs"
-        )
-    if interval not in METHODS:
-        *others, last = METHODS
-        raise ValueError(f"interval={interval!r} is not known; use {', '.join(others)} or {last}")
-    if not 0.0 < confidence < 1.0 or resamples < 0:
-        raise ValueError(f"confidence={confidence} must lie between 0 and 1, resamples={resamples} be 0 or more")
+    refusals.refuse_few(p)
+    asked = Uncertainty(interval, cluster, resamples, seed, confidence, workers)
     point = multistart.fit_point(p, starts)
-    how = resampling.choose(data.size, data.run, cluster)
-    if how.by == "seeds" and resamples and np.bincount(data.cell).max() < 2:
-        raise ValueError(
-            "cluster=seeds: no setting was run twice, so that nothing says what seeds do; use cluster=auto, or repeat "
-            "some settings with other seeds"
-        )
-    theta = resampled(p, point, data, how, resamples=resamples, seed=seed, workers=workers)
-    return LawFit(
-        form=law,
-        data=data,
-        problem=p,
-        point=point,
-        plan=how,
-        thetas=theta,
-        interval=interval if len(theta) or interval != "bootstrap" else "delta",
-        confidence=confidence,
-        seed=seed,
-        kinds=dict(kinds or {}),
-        constraints={**(fix or {}), **(tie or {})},
-    )
+    how = asked.plan(data)
+    thetas = resampled(p, point, data, how, resamples=resamples, seed=seed, workers=workers)
+    held = {**(fix or {}), **(tie or {})}
+    return LawFit(law, data, p, point, how, thetas, asked.method, confidence, seed, dict(kinds or {}), held)
 
 
 def resampled(

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from analysis.laws.base import Form
 
 if TYPE_CHECKING:
+    from analysis.estimation.fit_problem import Problem
     from analysis.estimation.observations import Observations
-
 
 Array = NDArray[np.float64]
 FEWEST_MODELS = 5
@@ -34,6 +34,17 @@ def refuse(form: Form, data: Observations) -> None:
         raise ValueError(
             f"{int(repeated.sum())} of {len(data)} runs trained on more tokens than are unique (up to {most:.3g} "
             f"epochs), and {form.name} takes all tokens as new: use form='repeats', or leave these runs out"
+        )
+
+
+def refuse_few(problem: Problem) -> None:
+    """Raise ValueError where there are too few rows for the free constants, or none is free."""
+    law, matrix, rows = problem.form, problem.constraint.matrix, problem.y.size
+    free = len(law.names) if matrix is None else matrix.shape[1]
+    if rows < free + 1 or not free:
+        raise ValueError(
+            f"{rows} rows for {free} free constants of {law.name}: it needs at least {free + 1} rows; "
+            "fix or tie constants, or add runs"
         )
 
 

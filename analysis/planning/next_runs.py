@@ -1,4 +1,15 @@
-"""Which runs to do next: those that tell most about the forecast, for their compute."""
+"""Which runs to do next: those that tell most about the forecast, for their compute.
+
+The posterior is a mixture over the basins of the multi-start, each a Gaussian; the acquisition is the expected drop of
+the variance of ln L at the target, within basins (V-optimal) and between them (arXiv 2604.22753).
+
+>>> from analysis import frame
+>>> from analysis.planning.next_runs import next_runs
+>>> from pathlib import Path
+>>> found = next_runs(frame.from_csv(Path("docs/example-runs.csv")), count=2)
+>>> len(found.runs), found.sd_after < found.sd_now
+(2, True)
+"""
 
 from __future__ import annotations
 
@@ -16,7 +27,7 @@ if TYPE_CHECKING:
     from analysis.approaches.loss_laws import Law
     from analysis.inputs.dataset import Array, Rows
     from analysis.planning.candidates import Candidates, Size
-    from analysis.planning.posterior import Posterior
+    from analysis.planning.posterior import Choice, Posterior
 
 
 TELLS = 0.9
@@ -89,7 +100,7 @@ def next_runs(
     simulate: int = 0,
     seed: int = 0,
 ) -> Next:
-    """Return the runs that tell most about the loss at a target budget.
+    """Return the runs that tell most about the loss at a target budget, in the order in which they are chosen.
 
     Parameters
     ----------
@@ -97,68 +108,56 @@ def next_runs(
         A tidy frame of the runs done (see :mod:`analysis.inputs.frame`).
     target, budget, largest : float, optional
         Budget to forecast, above every run's compute; compute of all next runs and of the largest one [FLOPs].
-    count : int
-        Most runs to propose.
-    power : float, optional
-        Candidates are ranked by drop / FLOPs^power; without it the best of several powers is taken.
-    simulate : int
-        Simulated studies for the share of a grid's budget that reaches the same interval.
-
-    Returns
-    -------
-    Next
-        Runs in the order in which they were chosen.
+    count : most runs to propose
+    power : candidates are ranked by drop / FLOPs^power; without it the best of several powers is taken
+    simulate : simulated studies for the share of a grid's budget that reaches the same interval
 
     Raises
     ------
     ValueError
         The target is not beyond the runs, there are too few of them, or no candidate fits into the budget.
-
-    Notes
-    -----
-    The posterior is a mixture over the basins of the multi-start, each a Gaussian; the acquisition is the expected
-    drop of the variance of ln L at the target, within basins (V-optimal) and between them (arXiv 2604.22753).
-
-    Examples
-    --------
-    >>> from analysis import frame
-    >>> from pathlib import Path
-    >>> found = next_runs(frame.from_csv(Path("docs/example-runs.csv")), count=2)
-    >>> len(found.runs), found.sd_after < found.sd_now
-    (2, True)
     """
     from analysis.inputs.frame import used
+    from analysis.planning import posterior, priors
 
     rows = used(frame)
     top = float(rows.flops.max())
-    if target is not None and target <= top:
-        raise ValueError(
-            f"target={target:g}: runs reach {numbers.scientific(top, 3)} FLOPs already, and next runs are chosen for a "
-            f"forecast beyond them; give target= above that (default {numbers.scientific(10 * top, 3)}), or ask "
-            f"python -m analysis.plan budget={target:g} what the law says there"
-        )
-    setting = _setting(frame, rows, form, target or 10 * top, largest or budget or top)
-    found, candidates, aims = setting.posterior, setting.candidates, setting.aims
-    from analysis.planning import posterior, priors
-
-    places = found.to_logs((candidates.params, candidates.tokens))
-    choices = posterior.batch(
-        found, places, aims, candidates.flops, budget=budget or 2 * top, count=count, power=power
-    )  # fmt: skip
+    setting = _setting(frame, rows, form, _target(target, top), largest or budget or top)
+    found, pool, aims = setting.posterior, setting.candidates, setting.aims
+    places = found.to_logs((pool.params, pool.tokens))
+    choices = posterior.batch(found, places, aims, pool.flops, budget=budget or 2 * top, count=count, power=power)
     mean, spread = posterior.forecast(found, aims[:, :1])
-    made = []
-    for c in choices:
-        size = candidates.sizes[c.index]
-        made.append(Proposed(
-            float(candidates.params[c.index]), float(candidates.tokens[c.index]), c.cost, size.width, size.layers,
-            math.sqrt(c.before), math.sqrt(c.after), (c.before - c.after) / c.cost,
-        ))  # fmt: skip
-    share = _simulated(setting, rows, simulate, seed) if simulate else None
     now = choices[0].before if choices else float(spread[0]) ** 2
     return Next(
-        tuple(made), setting.target, setting.target_params, setting.loss, math.sqrt(now),
-        math.sqrt(choices[-1].after if choices else now), len(found.basins), share, float(np_exp(mean[0])),
-        priors.words(form, float(rows.loss.min())),
+        runs=tuple(_proposed(pool, choice) for choice in choices),
+        target=setting.target,
+        target_params=setting.target_params,
+        loss=setting.loss,
+        sd_now=math.sqrt(now),
+        sd_after=math.sqrt(choices[-1].after if choices else now),
+        basins=len(found.basins),
+        simulation=_simulated(setting, rows, simulate, seed) if simulate else None,
+        expected=np_exp(float(mean[0])),
+        prior=priors.words(form, float(rows.loss.min())),
+    )
+
+
+def _target(asked: float | None, top: float) -> float:
+    """Return the budget to forecast [FLOPs], by default ten times that of the largest run; ValueError below it."""
+    if asked is not None and asked <= top:
+        raise ValueError(
+            f"target={asked:g}: runs reach {numbers.scientific(top, 3)} FLOPs already, and next runs are chosen for a "
+            f"forecast beyond them; give target= above that (default {numbers.scientific(10 * top, 3)}), or ask "
+            f"python -m analysis.plan budget={asked:g} what the law says there"
+        )
+    return asked or 10 * top
+
+
+def _proposed(pool: Candidates, choice: Choice) -> Proposed:
+    size = pool.sizes[choice.index]
+    return Proposed(
+        float(pool.params[choice.index]), float(pool.tokens[choice.index]), choice.cost, size.width, size.layers,
+        math.sqrt(choice.before), math.sqrt(choice.after), (choice.before - choice.after) / choice.cost,
     )  # fmt: skip
 
 

@@ -1,10 +1,15 @@
-"""From a law and a budget to the options: what to train under each assumption, with intervals and model shapes."""
+"""From a law and a budget to the options: what to train under each assumption, with intervals and model shapes.
+
+training-only: min over N of E + A/N^alpha + B/D^beta at cost(N) D = C; inference: min 6 N D + 2 N D_inf at that loss
+(Sardana et al. 2024, arXiv 2401.00448); limited data: D replaced by D' = U + U R (1 - exp(-r/R)), r = D/U - 1
+(Muennighoff et al. 2023, arXiv 2305.16264).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from analysis.text import numbers
@@ -18,6 +23,21 @@ if TYPE_CHECKING:
 
 MUCH = 10.0
 """Laws whose AICc is behind by more than this fit the runs worse."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is asked for: budget [FLOPs], tokens per parameter over the optimal ratio, tokens served, and so on.
+
+    `repeats` holds the half-lives R_D of repeated tokens and R_N of parameters beyond those that the data fill.
+    """
+
+    budget: float
+    overtrain: float = 4.0
+    inference_tokens: float | None = None
+    unique_tokens: float | None = None
+    repeats: Mapping[str, float] = field(default_factory=dict)
+    vocabulary: int = 50_000
 
 
 @dataclass(frozen=True)
@@ -74,35 +94,34 @@ class Plan:
     other_laws: tuple[OtherLaw, ...] = ()
 
 
-def make(basis: Basis, options: Mapping[str, Any], speed: float | None = None) -> Plan:
-    """Return the plan of a basis; `options` are budget [FLOPs], overtrain, inference_tokens, unique_tokens, repeats."""
+def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:
+    """Return the plan of a basis; `speed` is FLOPs per second of one device."""
     import numpy as np
 
     from analysis.approaches import optimum
 
-    budget = float(options["budget"])
+    budget = asked.budget
     on, price, sizes = basis.law, basis.price, basis.sizes
     best = optimum.training_only(on, price, budget, sizes)
-    shared: dict[str, Any] = {"basis": basis, "vocabulary": int(options["vocabulary"]), "speed": speed}
+    shared: dict[str, Any] = {"basis": basis, "vocabulary": asked.vocabulary, "speed": speed}
     if not np.isfinite(best.log_params[0]):
         raise ValueError(
             f"budget={budget:g}: the law has no best size within {optimum.SEARCH:g} times the sizes swept: take "
             "another budget or form, or more runs if the law is not identified"
         )
     made = [_option("training-only", "all of the budget is training", best, **shared)]
-    factor = float(options["overtrain"])
-    if factor != 1.0:
-        text = f"{numbers.factor(factor)} the optimal tokens per parameter, the same budget"
-        found = optimum.over_trained(on, price, budget, sizes, factor)
+    if asked.overtrain != 1.0:
+        text = f"{numbers.factor(asked.overtrain)} the optimal tokens per parameter, the same budget"
+        found = optimum.over_trained(on, price, budget, sizes, asked.overtrain)
         made.append(_option("over-trained", text, found, **shared))
-    if options["inference_tokens"]:
-        served = float(options["inference_tokens"])
+    if asked.inference_tokens:
+        served = asked.inference_tokens
         text = f"the loss of training-only, and {numbers.count(served)} tokens served"
         found = optimum.inference(on, price, best.loss, served, sizes)
         saved = _saved(best, found, price, served)
         made.append(_option("inference", text, found, **shared, notes=(saved,)))
-    if options["unique_tokens"]:
-        made.append(_limited(options, budget, shared))
+    if asked.unique_tokens:
+        made.append(_limited(basis, budget, asked.unique_tokens, asked.repeats, shared))
     notes = list(basis.notes)
     far = budget / basis.largest if basis.largest else None
     if far is not None and far > 30:
@@ -155,11 +174,11 @@ def _spread(form: str, others: tuple[OtherLaw, ...], best: Option) -> list[str]:
     return notes
 
 
-def _limited(options: Mapping[str, Any], budget: float, shared: dict[str, Any]) -> Option:
+def _limited(
+    basis: Basis, budget: float, unique: float, given: Mapping[str, float], shared: Mapping[str, Any]
+) -> Option:
     from analysis.approaches import optimum
 
-    basis = shared["basis"]
-    unique, given = float(options["unique_tokens"]), options["repeats"]
     unknown = set(given) - {"R_D", "R_N"}
     if unknown:
         raise ValueError(f"repeats={','.join(sorted(unknown))}: the constants are R_D and R_N")
