@@ -1,4 +1,7 @@
-"""Multi-Power laws through learning curves: fitted on some schedules, judged on the others, a law a model size."""
+"""Multi-Power laws through learning curves: fitted on some schedules, judged on the others, a law a model size.
+
+Luo et al. 2025, arXiv 2503.12811, eq. 1.
+"""
 
 from __future__ import annotations
 
@@ -158,10 +161,6 @@ def fit(
     -------
     CurveLaws
         Fits by size, scores by curve, findings.
-
-    References
-    ----------
-    Luo et al. 2025, arXiv 2503.12811, eq. 1.
 
     Examples
     --------

@@ -61,18 +61,7 @@ def corrected(frame: pd.DataFrame) -> pd.DataFrame:
     """
     from analysis.inputs.frame import used
 
-    final, rows = frame["used"], frame["drop_code"] == "mid_schedule"
-    fine = frame[["params", "tokens", "flops", "loss"]].gt(0).all(axis=1)
-    mid = rows & fine
-    if not rows.any():
-        raise ValueError("mid_schedule=correct: no row is in mid-schedule; leave it out")
-    sizes = frame.loc[final, "params"].nunique()
-    if int(final.sum()) < FEWEST_FINAL or sizes < 3 or int(mid.sum()) < FEWEST_MID:
-        raise ValueError(
-            f"mid_schedule=correct: {int(final.sum())} finished runs of {sizes} sizes and {int(mid.sum())} unfinished "
-            f"ones; {FEWEST_FINAL} of 3 sizes and {FEWEST_MID} are needed to measure the bias: leave the rows out "
-            "(mid_schedule=exclude)"
-        )
+    mid = _unfinished(frame)
     good = used(frame)
     p = fit_problem.problem(SURFACE, (good.params, good.tokens), good.loss, objectives.Huber())
     theta = multistart.fit_point(p).theta
@@ -90,6 +79,22 @@ def corrected(frame: pd.DataFrame) -> pd.DataFrame:
         _said(bias[keep], above[keep] - bias[keep], int((~keep).sum())),
     )
     return out
+
+
+def _unfinished(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are in mid-schedule and hold numbers; ValueError where too few runs measure their bias."""
+    final, rows = frame["used"], frame["drop_code"] == "mid_schedule"
+    mid = rows & frame[["params", "tokens", "flops", "loss"]].gt(0).all(axis=1)
+    if not rows.any():
+        raise ValueError("mid_schedule=correct: no row is in mid-schedule; leave it out")
+    sizes = frame.loc[final, "params"].nunique()
+    if int(final.sum()) < FEWEST_FINAL or sizes < 3 or int(mid.sum()) < FEWEST_MID:
+        raise ValueError(
+            f"mid_schedule=correct: {int(final.sum())} finished runs of {sizes} sizes and {int(mid.sum())} unfinished "
+            f"ones; {FEWEST_FINAL} of 3 sizes and {FEWEST_MID} are needed to measure the bias: leave the rows out "
+            "(mid_schedule=exclude)"
+        )
+    return mid
 
 
 def _bias(size: np.ndarray, above: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
