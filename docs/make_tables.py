@@ -55,6 +55,13 @@ def laws() -> str:
     return table("form", "law", "source", rows)
 
 
+def findings() -> str:
+    """Return the findings of a fit by their codes."""
+    from analysis.values.findings import FINDINGS
+
+    return table("code", "level", "meaning", ((f"`{code}`", one.level, one.means) for code, one in FINDINGS.items()))
+
+
 def layers() -> str:
     """Return the folders of each package as import-linter holds them apart, the highest first."""
     import tomllib
@@ -67,6 +74,7 @@ def layers() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "failures": failures,
+    "findings": findings,
     "laws": laws,
     "layers": layers,
     "samplers": samplers,

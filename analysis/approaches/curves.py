@@ -16,6 +16,7 @@ from analysis.estimation import objectives, observations
 from analysis.inference.fit_law import fit_law
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check
+from analysis.values.findings import finding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -251,21 +252,19 @@ def _findings(fits: Mapping[str, LawFit], every: Sequence[Curve], train: Sequenc
     if few:
         text = f"{min(counts.values())} curves of a size are fitted: intervals of the constants need {FEWEST_CURVES}"
         advice = "points of one curve are not independent: quote the errors on curves that were not fitted instead"
-        out.append(Check("few_curves", text, advice))
+        out.append(finding("few_curves", text, advice))
     if not train or len({curve.run for curve in every} - set(train)) == 0:
         advice = "train=RUN|RUN fits some and predicts the others"
-        out.append(Check("no_held_out_curve", "every curve was fitted: none tests the law", advice))
+        out.append(finding("no_held_out_curve", "every curve was fitted: none tests the law", advice))
     for size, fit in fits.items():
         if not fit.optimizer.converged:
             where = f" of size {size}" if size else ""
             text = f"the law{where} stopped at a relative gradient of {fit.optimizer.gradient_norm:.1g}"
-            out.append(
-                Check("ridge", text, "C and gamma trade against each other: quote predictions, not constants", "note")
-            )
+            out.append(finding("ridge", text, "C and gamma trade against each other: quote predictions, not constants"))
         flat = all(np.ptp(c.rates[c.steps[0] :]) <= 1e-9 * c.rates.max() for c in every if c.size == size)
         if flat:
             text = f"no learning rate changes in the curves{f' of size {size}' if size else ''}"
             out.append(
-                Check("constant_schedules", text, "B, C, beta and gamma say nothing: add a schedule that decays")
+                finding("constant_schedules", text, "B, C, beta and gamma say nothing: add a schedule that decays")
             )
     return out

@@ -13,6 +13,7 @@ from analysis.estimation import observations, ties
 from analysis.inference import resampling
 from analysis.inputs.dataset import Rows
 from analysis.values.blocks import Check, PowerLaw
+from analysis.values.findings import finding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +84,7 @@ def fit(
         )
     text = f"the envelope reads {len(rows)} budgets off {len(np.unique(best))} curves before their schedules ended"
     advice = "such losses are 1 to 2 % too high, more so for large models: prefer finished runs (approaches 2 and 3)"
-    return Envelope(points, laws, (Check("mid_schedule", text, advice, "note"),))
+    return Envelope(points, laws, (finding("mid_schedule", text, advice, "note"),))
 
 
 def _slopes(

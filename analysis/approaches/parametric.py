@@ -10,7 +10,8 @@ import numpy as np
 
 from analysis.inference import refusals
 from analysis.text import numbers
-from analysis.values.blocks import Block, Check
+from analysis.values.blocks import Block
+from analysis.values.findings import finding
 from analysis.values.json_values import to_json
 
 if TYPE_CHECKING:
@@ -120,6 +121,6 @@ def surface(rows: Rows, asked: Mapping[str, Any]) -> tuple[Surface | Block, LawF
     if kept is not rows:
         text = f"the surface beside the law rests on {len(kept)} of {len(rows)} runs: those of one epoch or less"
         advice = "the recommendation is for new tokens; analysis.plan unique_tokens= plans with few that repeat"
-        block = dataclasses.replace(block, checks=(*block.checks, Check("single_epoch", text, advice, "note")))
+        block = dataclasses.replace(block, checks=(*block.checks, finding("single_epoch", text, advice)))
     draws = found.draws[list(SURFACE.names)].to_numpy(dtype=np.float64)
     return Surface(block, constants, draws, found.point), found

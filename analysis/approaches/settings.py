@@ -12,6 +12,7 @@ from analysis.estimation import observations, ties
 from analysis.inference.fit_law import fit_law
 from analysis.text import numbers
 from analysis.values.blocks import Check
+from analysis.values.findings import finding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +116,9 @@ def of_sweeps(
     if len(lost):
         counts = ", ".join(f"{n} {status}" for status, n in lost["status"].value_counts().items())
         text = f"{len(lost)} of {len(out)} cells have no optimum inside their sweep ({counts})"
-        checks.append(Check("optimum_on_edge", text, "widen the sweep of these cells: their optimum may lie beyond it"))
+        checks.append(
+            finding("optimum_on_edge", text, "widen the sweep of these cells: their optimum may lie beyond it")
+        )
     if method != "minimum":
         checks += _moved(good[columns], window, method, target, out[out["used"]])
     return out, tuple(checks)
@@ -134,7 +137,7 @@ def _moved(runs: pd.DataFrame, window: float, method: str, target: str, here: pd
     if not texts:
         return []
     text = f"the window of {100 * window:g} % is a choice: {target} of the optima moves {', '.join(texts)}"
-    return [Check("window_matters", text, "window= sets it: quote it with the law", "note")]
+    return [finding("window_matters", text, "window= sets it: quote it with the law", "note")]
 
 
 def laws(
@@ -167,7 +170,9 @@ def laws(
     if len(lost):
         counts = ", ".join(f"{n} {status}" for status, n in lost["status"].value_counts().items())
         advice = "widen the sweep of these cells: their optimum may lie beyond it"
-        checks.append(Check("optimum_on_edge", f"{len(lost)} of {len(found)} cells have no optimum ({counts})", advice))
+        checks.append(
+            finding("optimum_on_edge", f"{len(lost)} of {len(found)} cells have no optimum ({counts})", advice)
+        )
     if method == "quadratic":
         checks += _moves(runs, window, params, rate)
     return Hyperparameters(found, rate, batch, window, tuple(checks))
@@ -188,7 +193,7 @@ def _moves(runs: Any, window: float, params: str, rate: LawFit) -> list[Check]:
         return []
     here = f"{rate.params['p']:.3f} ({spread:.3f})"
     text = f"the exponent of N is {here} in a window of {100 * window:g} %, {', '.join(texts)}"
-    return [Check("window_matters", text, "quote the window with the law, and its spread beside the interval")]
+    return [finding("window_matters", text, "quote the window with the law, and its spread beside the interval")]
 
 
 def _envelope(logs: Array, loss: Array, window: float) -> tuple[Array, float, int, str, str]:

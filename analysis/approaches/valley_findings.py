@@ -13,6 +13,7 @@ from analysis.inference.scatter import Scatter
 from analysis.inputs.dataset import Array, Rows
 from analysis.text import numbers
 from analysis.values.blocks import Check, Valley
+from analysis.values.findings import finding
 
 MANY_UNDEFINED = 0.01
 """A larger share of draws without a minimum than this is a finding."""
@@ -37,17 +38,17 @@ def of_budgets(valleys: Sequence[Valley]) -> list[Check]:
         if len(bad) > 3:
             labels = ", ".join(f"{v.flops_budget:.3g}" for v in bad[:3])
             text = f"{len(bad)} budgets are left out ({labels}, ... FLOPs); the first: {bad[0].reason}"
-            out.append(Check(code, text, advice[status]))
+            out.append(finding(code, text, advice[status]))
         else:
             texts = [f"budget {v.flops_budget:.3g} FLOPs is left out: {v.reason}" for v in bad]
-            out += [Check(code, text, advice[status]) for text in texts]
+            out += [finding(code, text, advice[status]) for text in texts]
     minima = [v for v in valleys if v.status == "minimum"]
     out += scatter.few(len(minima))
     off = [v for v in minima if _offset(v) > 0.7]
     if off:
         labels = ", ".join(f"{v.flops_budget:.3g}" for v in off)
         text = f"the minimum lies near the edge of the sizes at {labels} FLOPs"
-        out.append(Check("off_center", text, "centre the sizes on the minimum: off-centre parabolas are biased"))
+        out.append(finding("off_center", text, "centre the sizes on the minimum: off-centre parabolas are biased"))
     return [*out, *_drift(minima)]
 
 
@@ -58,7 +59,7 @@ def outside_window(rows: Rows, valleys: Sequence[Valley], window: float = WINDOW
     if not left:
         return []
     text = f"{numbers.counted(left, 'run')} of other sizes than {window:g} times around the best of the budget"
-    return [Check("outside_window", f"parabolas leave out {text}", "the surface rests on these runs too", "note")]
+    return [finding("outside_window", f"parabolas leave out {text}", "the surface rests on these runs too")]
 
 
 def flat_kept(minima: Sequence[Parabola], noise: float) -> list[Check]:
@@ -71,7 +72,7 @@ def flat_kept(minima: Sequence[Parabola], noise: float) -> list[Check]:
         f"{numbers.counted(len(labels), 'valley')} within twice the noise of {100 * noise:.2g} % kept ({named} FLOPs)"
     )
     return [
-        Check("flat_kept", text, "where such a minimum lies is the noise's choice: flat_valleys=drop leaves it out")
+        finding("flat_kept", text, "where such a minimum lies is the noise's choice: flat_valleys=drop leaves it out")
     ]
 
 
@@ -84,7 +85,7 @@ def of_draws(flops: Array, drawn: Array, found: Sequence[Scatter]) -> list[Check
     if bad.any():
         shares = ", ".join(f"{numbers.percent(s)} at {c:.3g} FLOPs" for s, c in zip(lost[bad], flops[bad], strict=True))
         advice = "there is no interval where 5 % are reached: widen the sizes of these budgets or add seeds"
-        out.append(Check("undefined_draws", f"resampled valleys without a minimum: {shares}", advice))
+        out.append(finding("undefined_draws", f"resampled valleys without a minimum: {shares}", advice))
     if found:
         out += scatter.beyond(found[0])
     return out
@@ -99,7 +100,9 @@ def _drift(minima: Sequence[Valley]) -> list[Check]:
     side = "largest" if places[-1] > places[0] else "smallest"
     text = f"from budget to budget the minimum moves towards the {side} sizes swept: the grids drift"
     return [
-        Check("drifting_grid", text, "shift the sizes with the budget as N* grows: a drifting grid tilts the exponents")
+        finding(
+            "drifting_grid", text, "shift the sizes with the budget as N* grows: a drifting grid tilts the exponents"
+        )
     ]
 
 

@@ -13,6 +13,7 @@ from analysis.inputs.dataset import Index, Rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Clash, Dropped, Interval
+from analysis.values.findings import finding
 from analysis.values.study_result import Backtest, Choice, Recommendation
 
 BIASED = 0.01
@@ -52,7 +53,7 @@ def _not_started(on: Data) -> list[Check]:
     if not on.waiting:
         return []
     text = f"{on.waiting} points of the study have not started"
-    return [Check("not_started", text, "the laws rest on part of the design: fit again when they are done")]
+    return [finding("not_started", text, "the laws rest on part of the design: fit again when they are done")]
 
 
 def _rows_dropped(on: Data) -> list[Check]:
@@ -62,7 +63,7 @@ def _rows_dropped(on: Data) -> list[Check]:
     total = sum(counts.values())
     each = ", ".join(f"{n} {c}" for c, n in counts.items())
     text = f"{total} of {total + len(on.rows)} runs were not used ({each})"
-    return [Check("rows_dropped", text, "see rows_dropped in fit.json for each run's reason", "note")]
+    return [finding("rows_dropped", text, "see rows_dropped in fit.json for each run's reason")]
 
 
 def _unusable_rows(on: Data) -> list[Check]:
@@ -72,7 +73,7 @@ def _unusable_rows(on: Data) -> list[Check]:
     named = numbers.listed((f"{row.key}: {row.reason}" for row in cells), "; ")
     text = f"{numbers.counted(len(cells), 'row')} cannot be used ({named})"
     advice = "fill in or mend these cells; runs that diverged for their size or rate bias the law towards the others"
-    return [Check("unusable_rows", text, advice)]
+    return [finding("unusable_rows", text, advice)]
 
 
 def _mid_schedule(on: Data) -> list[Check]:
@@ -81,7 +82,7 @@ def _mid_schedule(on: Data) -> list[Check]:
         return []
     text = f"{count} runs had not finished their learning-rate schedule"
     advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or mid_schedule=correct"
-    return [Check("mid_schedule", text, advice)]
+    return [finding("mid_schedule", text, advice)]
 
 
 def _flops(on: Data) -> list[Check]:
@@ -101,14 +102,14 @@ def _flops(on: Data) -> list[Check]:
             "no count of parameters differs by so much: see that params, tokens and flops have one unit in all "
             "rows (columns=params:size_m*1e6)"
         )
-    return [Check("flops_not_6nd", text, advice, level)]
+    return [finding("flops_not_6nd", text, advice, level)]
 
 
 def _not_isoflop(on: Data) -> list[Check]:
     if not (np.bincount(on.rows.budget) < 3).all():
         return []
     text = "no budget has three runs: the runs do not form isoFLOP groups"
-    return [Check("not_isoflop", text, "the surface is the approach for such runs", "note")]
+    return [finding("not_isoflop", text, "the surface is the approach for such runs")]
 
 
 OF_DATA: tuple[Callable[[Data], list[Check]], ...] = (
@@ -119,29 +120,29 @@ OF_DATA: tuple[Callable[[Data], list[Check]], ...] = (
 def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]:
     """Return findings about the surface: convergence, degrees of freedom, identification, fit, asymmetry."""
     if block.status != "ok" or block.optimizer is None:
-        return [Check("no_surface", f"no surface was fitted: {block.reason}", "finish or add runs")]
+        return [finding("no_surface", f"no surface was fitted: {block.reason}", "finish or add runs")]
     out = []
     df, evidence = len(rows) - len(block.params), block.optimizer
     if df < 5:
         text = f"only {df} residual degrees of freedom: {len(rows)} runs for {len(block.params)} constants"
-        out.append(Check("low_df", text, "add runs; treat every interval as a lower bound"))
+        out.append(finding("low_df", text, "add runs; treat every interval as a lower bound"))
     if not evidence.converged:
         text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
-        out.append(Check("not_converged", text, "do not quote the constants; report the data as a problem"))
+        out.append(finding("not_converged", text, "do not quote the constants; report the data as a problem"))
     if evidence.agree_share < 0.5:
         share = numbers.percent(evidence.agree_share)
         text = f"only {share} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
-        out.append(Check("basins", text, "compare the basins' predictions before trusting one"))
+        out.append(finding("basins", text, "compare the basins' predictions before trusting one"))
     for name, verdict in block.identified.items():
         if not verdict.identified:
             advice = "do not quote it; add larger budgets or a wider range of sizes"
-            out.append(Check("not_identified", verdict.sentence(name), advice))
+            out.append(finding("not_identified", verdict.sentence(name), advice))
     out += _misfit(block, rows, clash)
     alpha, beta = block.params["alpha"], block.params["beta"]
     known = clash is None and all(block.identified[n].identified for n in ("alpha", "beta"))
     if known and beta > 0 and not 0.8 <= alpha / beta <= 1.25:
         text = f"alpha/beta is {alpha / beta:.2f}: parabolas of the valleys are biased on such a surface"
-        out.append(Check("asymmetry", text, "prefer the surface's N* and D* to the valleys'"))
+        out.append(finding("asymmetry", text, "prefer the surface's N* and D* to the valleys'"))
     return out
 
 
@@ -153,14 +154,14 @@ def _misfit(block: Block, rows: Rows, clash: Clash | None) -> list[Check]:
         errors = ", ".join(f"{100 * share:+.1f}" for share in shares)
         text = f"the surface misses whole budgets: its mean errors are {errors} % by rising budget"
         advice = "the form does not hold over this range: leave out the smallest budgets or add larger ones"
-        out.append(Check("lack_of_fit", text, advice))
+        out.append(finding("lack_of_fit", text, advice))
     if clash is not None:
         text = (
             f"at {numbers.flops(clash.budget)} the surface puts the best size at {numbers.count(clash.surface)} "
             f"parameters, the runs put it at {numbers.count(clash.valley)} "
             f"({numbers.interval(clash.interval, numbers.count)})"
         )
-        out.append(Check("surface_off", text, "the valleys' N* and D* are recommended instead of the surface's"))
+        out.append(finding("surface_off", text, "the valleys' N* and D* are recommended instead of the surface's"))
     return out
 
 
@@ -212,16 +213,16 @@ def outlook(
     out = []
     if plan is None:
         advice = "finish or add runs" if level == "error" else "form=chinchilla, or approach=2, recommends one"
-        out.append(Check("no_recommendation", why or "no approach can recommend a size", advice, level))
+        out.append(finding("no_recommendation", why or "no approach can recommend a size", advice, level))
     elif plan.disagreement is not None and plan.disagreement > 1.5:
         text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g}"
         if sizes:
             least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
             text += f" ({least} {numbers.count(sizes[least])}, {most} {numbers.count(sizes[most])})"
-        out.append(Check("disagreement", text, "the truth may lie between; run a valley at a larger budget"))
+        out.append(finding("disagreement", text, "the truth may lie between; run a valley at a larger budget"))
     if plan is not None and plan.extrapolation_factor > 30:
         text = f"the budget is {plan.extrapolation_factor:.3g} times the largest run"
-        out.append(Check("far_extrapolation", text, "run a valley in between first; intervals hold no form error"))
+        out.append(finding("far_extrapolation", text, "run a valley in between first; intervals hold no form error"))
     return [*out, *_tested(plan, test)]
 
 
@@ -229,21 +230,21 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
     """Return findings about the backtest: none, too near, off, on one side, outside the interval that is printed."""
     if test is None:
         text = "no backtest: it needs at least three budgets, two of them 1.5 times below the largest or more"
-        return [Check("no_backtest", text, "add budgets", "note")]
+        return [finding("no_backtest", text, "add budgets")]
     out = []
     if plan is not None and not test.covers:
         text = (
             f"the backtest is over a factor of {numbers.number(test.extrapolation_factor, 2)}, the recommendation over "
             f"{numbers.number(plan.extrapolation_factor, 2)}: nothing here tests that far"
         )
-        out.append(Check("near_backtest", text, "add smaller budgets, or recommend for a nearer one (budget=)"))
+        out.append(finding("near_backtest", text, "add smaller budgets, or recommend for a nearer one (budget=)"))
     if abs(test.relative_error) > 0.03:
         text = f"the held-out largest budget is predicted {100 * test.relative_error:+.1f} % off"
-        out.append(Check("backtest_error", text, "expect at least this error in the forecast"))
+        out.append(finding("backtest_error", text, "expect at least this error in the forecast"))
     if test.one_sided and test.mean_relative_error is not None:
         text = f"the backtest misses on one side: {one_sided(test)}"
         level = "warning" if abs(test.mean_relative_error) > BIASED else "note"
-        out.append(Check("backtest_bias", text, "expect the forecast to be off on that side", level))
+        out.append(finding("backtest_bias", text, "expect the forecast to be off on that side", level))
     ends = plan.intervals.get("loss") if plan is not None else None
     if plan is not None and plan.loss and ends is not None:
         low, high = (end / plan.loss - 1.0 for end in ends)
@@ -254,7 +255,9 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
                 f"the held-out loss lies {100 * beyond:+.1f} % from its prediction, where the forecast's interval "
                 f"reaches from {100 * low:+.1f} to {100 * high:+.1f} %"
             )
-            out.append(Check("interval_short", text, "trust the forecast to the backtest's error, not to its interval"))
+            out.append(
+                finding("interval_short", text, "trust the forecast to the backtest's error, not to its interval")
+            )
     return out
 
 
@@ -278,4 +281,4 @@ def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
     ends = [next(line for line in known if line.value == end) for end in (low, high)]
     which = " and ".join(f"{line.option or line.choice} {line.value:.2f}" for line in ends)
     text = f"{known[0].quantity} lies between {low:.2f} and {high:.2f} over {len(values)} choices of the analysis"
-    return [Check("choices_disagree", f"{text} ({which})", "the interval holds one choice only: say which was made")]
+    return [finding("choices_disagree", f"{text} ({which})", "the interval holds one choice only: say which was made")]

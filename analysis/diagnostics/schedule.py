@@ -15,6 +15,7 @@ from analysis.estimation import fit_problem, multistart, objectives
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.text import numbers
 from analysis.values.blocks import Check
+from analysis.values.findings import finding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,4 +127,4 @@ def _said(bias: np.ndarray, left: np.ndarray, lost: int) -> Check:
     )
     text += f"; {lost} lie too far and stay out" if lost else ""
     advice = "compare with mid_schedule=exclude: intervals do not hold the error of the correction"
-    return Check("mid_schedule_corrected", text, advice)
+    return finding("mid_schedule_corrected", text, advice)

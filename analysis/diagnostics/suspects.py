@@ -14,6 +14,7 @@ from analysis.inputs.dataset import Array, Index, Mask, Rows
 from analysis.inputs.gaps import beyond_gap
 from analysis.text import numbers
 from analysis.values.blocks import Check
+from analysis.values.findings import finding
 
 BITS = float(np.log(1.0 / np.log(2.0)))
 """ln of bits over nats: how far a loss in bits lies above the same in nats."""
@@ -67,7 +68,7 @@ def _shares(rows: Rows) -> list[Check]:
     several = numbers.counted(int(wrong.sum()), "loss") + (" are" if wrong.sum() > 1 else " is")
     text = f"{several} at most 1 and below half of what runs near by in size and tokens have ({_named(rows, wrong)}): "
     text += "they look like accuracies or error rates"
-    return [Check("not_a_loss", text, "give the losses of these runs, or leave them out (where=)", "error")]
+    return [finding("not_a_loss", text, "give the losses of these runs, or leave them out (where=)")]
 
 
 def _accuracies(rows: Rows) -> list[Check]:
@@ -81,7 +82,7 @@ def _accuracies(rows: Rows) -> list[Check]:
     text = f"the loss rises with compute (rank correlation {rises:.2f})"
     named = _named(rows, np.ones(len(rows), dtype=bool))
     text += f", and every one is a share of 1: these look like accuracies ({named})" if shares else ": this is no loss"
-    return [Check("not_a_loss", text, "map the column of the loss (columns=loss:COLUMN)", "error")]
+    return [finding("not_a_loss", text, "map the column of the loss (columns=loss:COLUMN)")]
 
 
 def _counts(rows: Rows) -> list[Check]:
@@ -97,7 +98,7 @@ def _counts(rows: Rows) -> list[Check]:
             f"{numbers.counted(int(apart.sum()), 'row')} of {len(rows)} have {name} at least {numbers.number(gap, 2)} "
         )
         text += f"times below all others ({named}): in millions or billions beside counts, by their size"
-        return [Check("mixed_units", text, f"write {name} as counts in every row", "error")]
+        return [finding("mixed_units", text, f"write {name} as counts in every row")]
     return []
 
 
@@ -108,7 +109,7 @@ def _perplexities(rows: Rows, unit: str) -> list[Check]:
         return []
     text = f"{numbers.counted(int(high.sum()), 'loss')} above {MOST_NATS:g} nats per token ({_named(rows, high)}): no "
     text += "trained model has that; they look like perplexities"
-    return [Check("perplexity", text, "give their natural logarithm, in nats per token", "error")]
+    return [finding("perplexity", text, "give their natural logarithm, in nats per token")]
 
 
 def _odd(rows: Rows) -> list[Check]:
@@ -127,7 +128,7 @@ def _odd(rows: Rows) -> list[Check]:
         ratio = "1.44" if few is mask else "0.69"
         several = numbers.counted(int(few.sum()), "loss") + (" are" if few.sum() > 1 else " is")
         text = f"{several} {ratio} times the others ({_named(rows, few)}): bits beside nats, by their size"
-        out.append(Check("mixed_units", text, "bring all losses to one unit: 1 bit is 0.6931 nats", "error"))
+        out.append(finding("mixed_units", text, "bring all losses to one unit: 1 bit is 0.6931 nats"))
         as_one = y - np.where(mask, BITS, 0.0)
         left, score = _scored(as_one - design @ _robust(design, as_one))
     odd = (np.abs(score) > SCORES) & (np.abs(left) > LEAST)
@@ -137,7 +138,7 @@ def _odd(rows: Rows) -> list[Check]:
         ordered = np.flatnonzero(odd)[np.argsort(-np.abs(far[odd]), kind="stable")]
         named = numbers.listed(f"{rows.keys[i]} {far[i]:+.1f} %" for i in ordered)
         text = f"{numbers.counted(len(ordered), 'loss')} far from the others of like size and tokens ({named})"
-        out.append(Check("outliers", text, "look at these runs; leave out those that went wrong (where=)"))
+        out.append(finding("outliers", text, "look at these runs; leave out those that went wrong (where=)"))
     return out
 
 
@@ -274,7 +275,7 @@ def _copies(rows: Rows) -> list[Check]:
     text = f"{int(twice.sum())} rows agree with another in N, D, FLOPs and loss to the last digit"
     text += f" ({_named(rows, twice)})"
     advice = "where they are copies of one run leave all but one out: as runs of their own they shorten every interval"
-    return [Check("copies", text, advice)]
+    return [finding("copies", text, advice)]
 
 
 def _named(rows: Rows, mask: Mask) -> str:

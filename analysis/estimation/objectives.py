@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.estimation.losses import LOSSES
+
 Array = NDArray[np.float64]
 
 
@@ -283,11 +285,9 @@ def named(name: str | Loss, delta: float = 1e-3) -> Loss:
     """Return the loss function of this name; ValueError lists the names."""
     if not isinstance(name, str):
         return name
-    known: dict[str, Loss] = {
-        "huber": Huber(delta), "squared": Squared(), "l1": Absolute(), "student_t": StudentT(), "linear": Linear()
-    }  # fmt: skip
-    if name not in known:
-        raise ValueError(f"loss={name!r} is not known; use one of {', '.join(known)}")
+    if name not in LOSSES:
+        raise ValueError(f"loss={name!r} is not known; use one of {', '.join(LOSSES)}")
     if not 0.0 < delta < math.inf:
         raise ValueError(f"delta={delta!r}: a positive number of log residual is needed, such as 0.001")
-    return known[name]
+    found: type[Huber | Squared | Absolute | StudentT] = globals()[LOSSES[name]]
+    return Huber(delta) if found is Huber else found()

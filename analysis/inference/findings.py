@@ -17,6 +17,7 @@ from analysis.inference.refusals import FEWEST_MODELS, Array
 from analysis.inputs.dataset import SAME_SIZE, clusters
 from analysis.text import numbers
 from analysis.values.blocks import Check
+from analysis.values.findings import finding
 
 if TYPE_CHECKING:
     from analysis.estimation.observations import Observations
@@ -43,16 +44,16 @@ def _optimizer(fit: InferredLaw) -> list[Check]:
     evidence, out = fit.optimizer, []
     if not evidence.converged:
         text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
-        out.append(Check("not_converged", text, "do not quote the constants; fix or tie some, or report the data"))
+        out.append(finding("not_converged", text, "do not quote the constants; fix or tie some, or report the data"))
     if evidence.agree_share < 0.5:
         text = (
             f"{numbers.percent(evidence.agree_share)} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
         )
-        out.append(Check("basins", text, "compare the basins' predictions before trusting one; raise starts="))
+        out.append(finding("basins", text, "compare the basins' predictions before trusting one; raise starts="))
     if fit.flat is not None:
         text = f"laws {fit.flat.text}, fit the rows equally well; of these the one of least squared residuals is given"
         advice = "quote the range, or choose by loss=squared, by fix= or by rows that tell these laws apart"
-        out.append(Check("flat_optimum", text, advice))
+        out.append(finding("flat_optimum", text, advice))
     return out
 
 
@@ -60,7 +61,7 @@ def _freedom(fit: InferredLaw) -> list[Check]:
     out, n = [], fit.nobs
     if fit.df_resid < 5:
         text = f"{numbers.counted(fit.df_resid, 'residual degree')} of freedom: {n} rows for {fit.free} constants"
-        out.append(Check("low_df", text, "add runs; treat every interval as a lower bound"))
+        out.append(finding("low_df", text, "add runs; treat every interval as a lower bound"))
     return out
 
 
@@ -71,13 +72,13 @@ def _few_models(fit: InferredLaw) -> list[Check]:
     text = (
         f"the law of the error rests on {numbers.counted(fit.nobs, 'model')}: it predicts nothing outside their losses"
     )
-    return [Check("few_models", text, f"add models: from fewer than {FEWEST_MODELS} it is not extrapolated", "error")]
+    return [finding("few_models", text, f"add models: from fewer than {FEWEST_MODELS} it is not extrapolated")]
 
 
 def _unidentified(fit: InferredLaw) -> list[Check]:
     advice = "do not quote it; add larger budgets or a wider range"
     lost = {name: verdict for name, verdict in fit.identified.items() if not verdict.identified}
-    return [Check("not_identified", verdict.sentence(name), advice) for name, verdict in lost.items()]
+    return [finding("not_identified", verdict.sentence(name), advice) for name, verdict in lost.items()]
 
 
 def _lack_of_fit(fit: InferredLaw) -> list[Check]:
@@ -90,7 +91,7 @@ def _lack_of_fit(fit: InferredLaw) -> list[Check]:
         return []
     noise = seed_noise(fit.data)
     text = f"repeats differ by a standard deviation of {100 * noise:.2g} % ({repeats} degrees of freedom)"
-    out = [Check("seed_noise", text, "no law can predict a single run better than this", "note")]
+    out = [finding("seed_noise", text, "no law can predict a single run better than this")]
     df = int((counts > 0).sum()) - fit.free
     if df < 1 or fit.problem.plain:
         return out
@@ -101,7 +102,7 @@ def _lack_of_fit(fit: InferredLaw) -> list[Check]:
         p = float(f.sf(ratio, df, repeats))
         text = f"the law misses the settings' means by more than repeats differ (F = {ratio:.3g}, p = {p:.1g})"
         advice = "the form does not hold at this precision: intervals that assume it does are too short"
-        out.append(Check("lack_of_fit", text, advice))
+        out.append(finding("lack_of_fit", text, advice))
     return out
 
 
@@ -123,10 +124,12 @@ def _units(extra: Mapping[str, Array]) -> list[Check]:
     if small:
         text = f"the largest {small[0]} is {most[small[0]]:.4g}, too few for a count of them"
         advice = f"where the column is in millions: columns={small[0]}:COLUMN*1e6; else nothing here is in counts"
-        return [Check("units", text, advice, "error")]
+        return [finding("units", text, advice)]
     if (extra["tokens"] < extra["params"]).all():
         text = "every run has fewer tokens than parameters"
-        return [Check("few_tokens", text, "see that params and tokens are not exchanged: columns=params:..,tokens:..")]
+        return [
+            finding("few_tokens", text, "see that params and tokens are not exchanged: columns=params:..,tokens:..")
+        ]
     return []
 
 
@@ -137,7 +140,9 @@ def _flops(extra: Mapping[str, Array]) -> list[Check]:
     if np.abs(ratio).max() <= 0.05:
         return []
     text = f"FLOPs differ from 6 N D by {100 * ratio.min():+.1f} to {100 * ratio.max():+.1f} %"
-    return [Check("flops_not_6nd", text, "another count of N, or attention: do not mix with results that assume 6 N D")]
+    return [
+        finding("flops_not_6nd", text, "another count of N, or attention: do not mix with results that assume 6 N D")
+    ]
 
 
 def _epochs(extra: Mapping[str, Array]) -> list[Check]:
@@ -154,7 +159,7 @@ def _epochs(extra: Mapping[str, Array]) -> list[Check]:
         f"{numbers.counted(many, 'run')} repeat their tokens more than {MANY_EPOCHS:g} times, up to {worst:.3g} epochs"
     )
     advice = "beyond 4 epochs repeats are worth less, beyond 16 almost nothing: check the fit without these runs"
-    return [Check("very_many_epochs" if strongly else "many_epochs", text, advice)]
+    return [finding("very_many_epochs" if strongly else "many_epochs", text, advice)]
 
 
 def _warmup(extra: Mapping[str, Array]) -> list[Check]:
@@ -167,7 +172,7 @@ def _warmup(extra: Mapping[str, Array]) -> list[Check]:
     most, limit = 100 * float(np.nanmax(share)), 100 * WARMUP_SHARE
     text = f"{numbers.counted(bad, 'run')} warm up for more than {limit:g} % of the tokens, up to {most:.0f} %"
     return [
-        Check("long_warmup", text, "small runs are handicapped, which tilts the exponents: scale warm-up with size")
+        finding("long_warmup", text, "small runs are handicapped, which tilts the exponents: scale warm-up with size")
     ]
 
 
@@ -181,7 +186,7 @@ def _learning_rates(extra: Mapping[str, Array]) -> list[Check]:
     if sizes >= 3 and len(rates) == 1:
         text = f"all {sizes} sizes train at the same learning rate {rates[0]:.3g}"
         advice = "the best rate falls with size: tune it, or scale it by a law, else the exponent of N* is too large"
-        out.append(Check("lr_not_tuned", text, advice))
+        out.append(finding("lr_not_tuned", text, advice))
     out += _swept(extra)
     for name in ("lr", "batch_tokens"):
         out += _on_edge(extra, name)
@@ -204,7 +209,9 @@ def _swept(extra: Mapping[str, Array]) -> list[Check]:
         f"{swept} of {len(np.unique(cell))} settings of N and D hold a sweep of {what}, and all their runs are fitted"
     )
     return [
-        Check("swept_settings", text, "select=best keeps the best run of each setting, where the sweep is wide enough")
+        finding(
+            "swept_settings", text, "select=best keeps the best run of each setting, where the sweep is wide enough"
+        )
     ]
 
 
@@ -233,7 +240,7 @@ def _on_edge(extra: Mapping[str, Array], name: str) -> list[Check]:
         return []
     what = {"lr": "learning rate", "batch_tokens": "batch size"}[name]
     text = f"the best {what} is on the edge of its sweep in {edges} of {swept} settings"
-    return [Check("optimum_on_edge", text, f"widen the sweep of {name}: the optimum may lie beyond it")]
+    return [finding("optimum_on_edge", text, f"widen the sweep of {name}: the optimum may lie beyond it")]
 
 
 OF_A_LAW: tuple[Callable[[InferredLaw], list[Check]], ...] = (

@@ -42,9 +42,8 @@ class Uncertainty:
     """How the intervals of a fit are made; ValueError where that makes no sense.
 
     `interval` is the method of `conf_int` and `bse`, one of `intervals.METHODS`; without resamples it is "delta".
-    `cluster` is what the bootstrap draws: "sizes", "runs", "rows", "seeds" or "residuals" (around the fit, with the
-    part that rows of one size or run share); "auto" chooses as `resampling.choose` says. No number depends on
-    `workers`, the threads.
+    `cluster` is what the bootstrap draws, one of `schemes.SCHEMES`; "auto" chooses as `resampling.choose` says. No
+    number depends on `workers`, the threads.
     """
 
     interval: str
@@ -105,7 +104,7 @@ def fit_law(
         The form's inputs and its target, in counts and in the target's own unit (loss: nats per token, or what `kinds`
         says). Used where there: `size_group`, `run` (rows of one run are its checkpoints), `flops`, `unique_tokens`.
     form : a name in `analysis.laws.registry.FORMS`, or a form of one's own
-    loss, delta : a name in `objectives.LOSSES`, or a Loss, of ln predicted - ln observed; Huber's delta
+    loss, delta : a name in `losses.LOSSES`, or a Loss, of ln predicted - ln observed; Huber's delta
         A delta of 0.001 is 0.1 %. "linear", like `plain`, is of predicted - observed: E, A and B are then linear.
     fix, tie : constants held at values, and at others: ``fix={"E": 1.7}``, ``tie={"beta": "alpha"}``
     cluster, interval, confidence, resamples, seed, workers : see :class:`Uncertainty`

@@ -8,8 +8,10 @@ import numpy as np
 
 from analysis.inference import error_draws, resampling
 from analysis.inference.intervals import METHODS
+from analysis.inference.schemes import SCHEMES
 from analysis.text import numbers
 from analysis.values.blocks import Check
+from analysis.values.findings import finding
 
 if TYPE_CHECKING:
     from analysis.inference.inferred_law import InferredLaw
@@ -23,7 +25,6 @@ WILD, MOST_WILD = 5.0, 0.25
 LEAST_NOISE = 1e-4
 """Runs that follow the law to this, in logs, have no noise to be compared to."""
 FEWEST_JUDGED = 10
-KINDS = {"sizes": "model size", "runs": "run"}
 
 
 def between_df(fit: InferredLaw) -> float:
@@ -36,32 +37,34 @@ def between_df(fit: InferredLaw) -> float:
 def _groups(fit: InferredLaw) -> list[Check]:
     """Return that groups of rows are few, or are not held by the intervals at all."""
     grouping = resampling.choose(fit.data.size, fit.data.run)
-    name = grouping.shared or (grouping.by if grouping.by in KINDS and grouping.by != "runs" else "")
+    name = grouping.shared or (grouping.by if grouping.by == "sizes" else "")
     count = len(np.unique(resampling.groups(grouping, fit.data.size, fit.data.run)))
     if not name or count == fit.nobs:
         return []
-    what = numbers.counted(count, KINDS[name])
+    what = numbers.counted(count, SCHEMES[name].unit)
     holds = METHODS[fit.interval].groups(fit.plan)
     df = between_df(fit) if fit.interval == "bootstrap" and fit.plan.shared else np.inf
     if not holds or df == 0.0:
         text = f"{fit.nobs} rows are of {what}, and the intervals treat every row as independent"
         advice = "use cluster=auto or interval=sandwich" if not holds else f"too few to see what they share: add {name}"
-        return [Check("clustered_rows", text, f"{advice}; until then intervals are lower bounds")]
+        return [finding("clustered_rows", text, f"{advice}; until then intervals are lower bounds")]
     if count >= resampling.FEW_CLUSTERS:
         return _shared(fit, name, what, df) if np.isfinite(df) else []
     text = f"{fit.nobs} rows are of only {what}"
     if np.isfinite(df):
-        text += f": what a {KINDS[name]}'s rows share is known from {df:.2g} degrees of freedom beside the constants"
+        text += (
+            f": what a {SCHEMES[name].unit}'s rows share is known from {df:.2g} degrees of freedom beside the constants"
+        )
     advice = f"intervals allow for it and are wide, or lower bounds where errors are one-sided: add {name}"
-    return [Check("few_sizes" if name == "sizes" else "few_clusters", text, advice)]
+    return [finding("few_sizes" if name == "sizes" else "few_clusters", text, advice)]
 
 
 def _shared(fit: InferredLaw, name: str, what: str, df: float) -> list[Check]:
     """Return that intervals hold what the rows of a group share, and how much is known of it."""
-    text = f"{fit.nobs} rows are of {what}: intervals allow for errors that a {KINDS[name]}'s rows share, of which "
-    text += f"{df:.2g} degrees of freedom tell"
+    text = f"{fit.nobs} rows are of {what}: intervals allow for errors that a {SCHEMES[name].unit}'s rows share, "
+    text += f"of which {df:.2g} degrees of freedom tell"
     advice = f"where rows share none they are wider than need be; more {name} narrow them"
-    return [Check("shared_errors", text, advice, "note")]
+    return [finding("shared_errors", text, advice)]
 
 
 def _wild(fit: InferredLaw) -> list[Check]:
@@ -79,7 +82,7 @@ def _wild(fit: InferredLaw) -> list[Check]:
     advice = (
         "resamples draw such rows now more and now less often, so that intervals are wide: see what went wrong there"
     )
-    return [Check("wild_rows", text, advice, "note")]
+    return [finding("wild_rows", text, advice)]
 
 
 def _repeats(fit: InferredLaw) -> list[Check]:
@@ -91,7 +94,7 @@ def _repeats(fit: InferredLaw) -> list[Check]:
     if df >= FEWEST_REPEATS:
         return []
     text = f"intervals rest on {numbers.counted(df, 'repeat')} of settings, and hold what seeds do, nothing else"
-    return [Check("few_repeats", text, "repeat more settings, or cluster=auto")]
+    return [finding("few_repeats", text, "repeat more settings, or cluster=auto")]
 
 
 def _undefined(fit: InferredLaw) -> list[Check]:
@@ -100,7 +103,7 @@ def _undefined(fit: InferredLaw) -> list[Check]:
         return []
     text = ", ".join(f"{numbers.percent(share)} for {name}" for name, share in shares.items())
     advice = "half of them count as beyond either end of the interval; from the share that it leaves out there is none"
-    return [Check("undefined_draws", f"resamples without a value: {text}", advice)]
+    return [finding("undefined_draws", f"resamples without a value: {text}", advice)]
 
 
 def _biased(fit: InferredLaw) -> list[Check]:
@@ -118,7 +121,7 @@ def _biased(fit: InferredLaw) -> list[Check]:
         return []
     text = f"the estimate of {', '.join(names)} lies beyond the middle {100 * fit.confidence:g} % of its own resamples"
     advice = "its interval is made wide enough for a bias on either side: do not quote it to its last digits; add runs"
-    return [Check("biased_resamples", text, advice)]
+    return [finding("biased_resamples", text, advice)]
 
 
 OF_RESAMPLES = (_groups, _wild, _repeats, _undefined, _biased)

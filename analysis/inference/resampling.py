@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.inference.schemes import SCHEMES
 from analysis.inputs.dataset import Array, Index, Rows
 from analysis.text import numbers
 from analysis.values.blocks import Interval
@@ -56,13 +57,8 @@ def choose(size: Index, run: Index, by: str = "auto") -> Plan:
     """
     rows, sizes, runs = len(size), len(np.unique(size)), len(np.unique(run))
     counts = {"sizes": sizes, "runs": runs}
-    texts = {
-        "sizes": f"percentile bootstrap over the {numbers.counted(sizes, 'model size')}",
-        "runs": f"percentile bootstrap over the {numbers.counted(runs, 'run')}",
-        "rows": f"percentile bootstrap over the {numbers.counted(rows, 'row')}",
-        "seeds": "bootstrap of the differences between seeds of one setting",
-        "residuals": f"residual bootstrap of {numbers.counted(rows, 'row')}, calibrated for what the fit hides",
-    }
+    units = {name: numbers.counted(counts.get(name, rows), scheme.unit) for name, scheme in SCHEMES.items()}
+    texts = {name: scheme.text.format(units[name]) for name, scheme in SCHEMES.items()}
     if by != "auto":
         if by not in texts:
             raise ValueError(f"cluster={by!r} is not known; use auto, {', '.join(texts)}")
@@ -77,8 +73,7 @@ def choose(size: Index, run: Index, by: str = "auto") -> Plan:
         return Plan("runs", texts["runs"]) if rows >= MANY_RUNS else Plan("residuals", texts["residuals"])
     if counts[name] >= MANY_CLUSTERS:
         return Plan(name, texts[name])
-    what = numbers.counted(counts[name], "model size" if name == "sizes" else "run")
-    text = f"residual bootstrap of {numbers.counted(rows, 'row')}, with errors that rows of one of {what} share"
+    text = f"residual bootstrap of {units['rows']}, with errors that rows of one of {units[name]} share"
     return Plan("residuals", text, name)
 
 

@@ -16,6 +16,7 @@ from analysis.inference import error_draws, resampling
 from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import Check
+from analysis.values.findings import finding
 
 LUCK = 0.05
 """Scatter below this quantile of what noise alone shows is luck: the interval is no shorter for it."""
@@ -127,7 +128,7 @@ def beyond(found: Scatter) -> list[Check]:
         f"best sizes lie {np.sqrt(found.square / found.expected):.2g} times as far from their power law as the runs' "
     )
     advice = "tuning, schedules or sizes drift over budgets: the exponents' intervals allow for it, no other does"
-    return [Check("valley_scatter", f"{text}noise lets them", advice)]
+    return [finding("valley_scatter", f"{text}noise lets them", advice)]
 
 
 def few(count: int) -> list[Check]:
@@ -138,9 +139,9 @@ def few(count: int) -> list[Check]:
         return []
     text = f"only {numbers.counted(count, 'budget')} with a minimum"
     if count < 3:
-        return [Check("few_valleys", text, "run more budgets; exponents of two points have no check")]
+        return [finding("few_valleys", text, "run more budgets; exponents of two points have no check")]
     tail = 0.5 + resampling.CONFIDENCE / 2
     times = float(t.ppf(tail, count - 2) / norm.ppf(tail))
     text += f": {numbers.counted(count - 2, 'degree')} of freedom tell how minima scatter around their power law"
     advice = f"intervals of exponents are {times:.2g} times as wide as of many budgets: run more of them"
-    return [Check("few_valleys", text, advice, "note")]
+    return [finding("few_valleys", text, advice, "note")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from analysis.text import numbers
 from analysis.text.commandline import UnansweredError
+from analysis.values.findings import FINDINGS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,13 +19,11 @@ if TYPE_CHECKING:
     from analysis.approaches.loss_laws import Law
     from analysis.inference.law_result import LawFit
     from analysis.inputs.dataset import Rows
-    from analysis.values.blocks import Check, Interval
+    from analysis.values.blocks import Interval
 
 NAMES = ("E", "A", "B", "alpha", "beta")
 BESIDE = ("chinchilla", "chinchilla_tied", "chinchilla_interaction", "kaplan_floor", "farseer")
 """Laws of N and D alone that are fitted to the same runs, to see how much the plan rests on the law."""
-SAID = ("not_identified", "flops_not_6nd", "low_df", "not_converged", "basins", "swept_settings")
-"""Findings of a fit that a reader of the plan has to know."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def _rested(asked: _Asked, form: str, further: Mapping[str, float], strict: bool
     unknown = [n for n, verdict in found.identified.items() if not verdict.identified]
     notes = [f"no advice: {form} does not qualify for a plan: {lacks}"] if lacks else []
     notes += [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
-    notes += [f"{check.message} ({check.advice})" for check in _said(found.check()) if check.code != "not_identified"]
+    notes += [f"{check.message} ({check.advice})" for check in found.check() if FINDINGS[check.code].in_plan]
     first = frame[frame["used"]].iloc[0]
     kinds = {"params": first["params_kind"], "flops": first["flop_rule"], "loss": first["loss_unit"]}
     speed = frame.loc[frame["used"], "flops_per_second"].median() if "flops_per_second" in frame else float("nan")
@@ -286,10 +285,6 @@ def _further(form: str, at: Mapping[str, float]) -> dict[str, float]:
     if bad:
         raise ValueError(f"at={bad[0]}:{at[bad[0]]:g}: a positive number is needed")
     return {name: float(at[name]) for name in wanted}
-
-
-def _said(checks: Sequence[Check]) -> list[Check]:
-    return [check for check in checks if check.code in SAID]
 
 
 def _text(form: str, constants: Mapping[str, float]) -> str:

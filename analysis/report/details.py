@@ -13,13 +13,14 @@ from analysis.report.figures.valleys import STATUS
 from analysis.report.html import Html, join, table, tag
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Optimizer
+from analysis.values.findings import LEVELS
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit
 
 OPEN_ROWS = 40
 FEW = 12
 MOST_ROWS = 1000
-_LEVELS = {"error": 0, "warning": 1, "note": 2}
+_LEVELS = {level: place for place, level in enumerate(LEVELS)}
 
 
 def approaches(fit: Fit) -> Html:

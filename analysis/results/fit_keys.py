@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.approaches import valley_options
+from analysis.estimation.losses import LOSSES
 from analysis.inference.intervals import METHODS
+from analysis.inference.schemes import SCHEMES
 from analysis.results import load
 from analysis.text import commandline
 from analysis.text.commandline import Key
@@ -17,8 +19,6 @@ EXAMPLES = (
     "python -m analysis.fit runs=table.csv columns=params:N,tokens:D,loss:val_loss flop_rule=6ND form=kaplan_floor",
 )
 APPROACHES = ("1", "2", "3")
-CLUSTERS = ("auto", "sizes", "runs", "rows", "seeds", "residuals")
-LOSSES = ("huber", "student_t", "l1", "squared", "linear")
 
 
 def _approach(key: Key, text: str) -> tuple[str, ...]:
@@ -43,10 +43,11 @@ KEYS = (
     *load.KEYS,
     Key("form", "law of the loss, by name, by paper or as a formula (see analysis.compare forms=list)", "chinchilla"),
     Key("approach", "1 (envelope of learning curves), 2 (isoFLOP valleys), 3 (surface), or all", APPROACHES, _approach),
-    Key("loss", "loss function on log residuals; linear: least squares on plain ones", "huber", choices=LOSSES),
+    Key("loss", "loss function on log residuals; linear: least squares on plain ones", "huber", choices=tuple(LOSSES)),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001", _delta),
     Key("interval", "method of the law's intervals", "bootstrap", choices=tuple(METHODS)),
-    Key("cluster", "unit of resampling; auto: by what rows share, else residuals or runs", "auto", choices=CLUSTERS),
+    Key("cluster", "unit of resampling; auto: by what rows share, else residuals or runs", "auto",
+        choices=("auto", *SCHEMES)),
     Key("fix", "constants held fixed: E:1.7,alpha:0.34", {}, commandline.constants),
     Key("tie", "constants made equal: beta:alpha", {}, commandline.names),
     Key("budget", "FLOPs to recommend a run for (default 10 times the largest run)", None, commandline.number),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.approaches import parametric
 from analysis.results.study_fit import criterion, dropped, kinds_of, once, record_of, setting_checks, study_name
 from analysis.values.blocks import Block, Fits, Frontier, Valleys
+from analysis.values.findings import FINDINGS
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit, Runs
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.approaches.curves import Score
-
-SWEEP = ("swept_settings", "optimum_on_edge", "lr_not_tuned")
-"""Findings about raw sweeps, which the optima are not."""
 
 
 def law_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
@@ -50,7 +48,7 @@ def settings_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
         )
     squared = {**asked, "loss": "squared"} if asked["loss"] == "huber" else asked
     block, extra = parametric.law(cells, None, squared)
-    block = dataclasses.replace(block, checks=(*checks, *(c for c in block.checks if c.code not in SWEEP)))
+    block = dataclasses.replace(block, checks=(*checks, *(c for c in block.checks if not FINDINGS[c.code].of_sweep)))
     table = cells[["params", "tokens", "lr", "batch_tokens", "loss", "points", "status", "reason"]]
     optima = [{str(k): _plain(v) for k, v in line.items()} for line in table.to_dict("records")]
     swept = int(frame["used"].sum())

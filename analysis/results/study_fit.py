@@ -13,6 +13,7 @@ from analysis.estimation import objectives
 from analysis.results.fit_keys import APPROACHES
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Dropped, Fits, Interval, Kinds, PowerLaw, Valleys
+from analysis.values.findings import FINDINGS, finding
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Cloud, Fit, Recommendation, Runs
 
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from analysis.approaches.loss_laws import Law
     from analysis.inference.law_result import LawFit
     from analysis.inputs.dataset import Rows
-
-BESIDE = {"single_epoch", "few_sizes"}
-"""Findings of a surface that stands beside another law which hold for that law too."""
-COVERED = {"flops_not_6nd", "clustered_rows"}
-"""Findings of a law that the checks of the rows and of the surface say already, with what to do in a study."""
 
 
 class Parts:
@@ -62,7 +58,7 @@ class Parts:
         block = found.block if isinstance(found, surface.Surface) else found
         at_surface = findings.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
         said = {check.code for check in at_surface}
-        more = [check for check in block.checks if check.code not in said | COVERED]
+        more = [check for check in block.checks if check.code not in said and not FINDINGS[check.code].of_study]
         self.block = dataclasses.replace(block, checks=(*at_surface, *more), rows_dropped=self.dropped)
 
     def result(self) -> Fit:
@@ -98,7 +94,7 @@ class Parts:
         if (
             law is not None and law.status == "ok"
         ):  # the surface only stands beside it: its constants are not the answer
-            own = tuple(check for check in own if check.code in BESIDE)
+            own = tuple(check for check in own if FINDINGS[check.code].of_runs)
         every = once((*at_data, *valleys.checks, *top.checks, *own, *outlook))
         shared = {f.name: getattr(top, f.name) for f in dataclasses.fields(Block)}
         return Fit(
@@ -278,7 +274,7 @@ def setting_checks(frame: pd.DataFrame) -> list[Check]:
     found: list[Check] = list(frame.attrs.get("checks", ()))
     for name, values in frame.attrs.get("settings", {}).items():
         text = f"{name} has {len(values)} values ({', '.join(values[:6])}), which are fitted together"
-        found.append(Check("mixed_settings", text, f"where={name}:{values[0]} keeps one of them", "warning"))
+        found.append(finding("mixed_settings", text, f"where={name}:{values[0]} keeps one of them"))
     return found
 
 

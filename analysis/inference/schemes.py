@@ -1,0 +1,25 @@
+"""What a bootstrap draws, by the name that `cluster=` takes. Names and texts alone, for help texts as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One unit of resampling: what is said of it, what one is called, and whether its rows share errors."""
+
+    text: str
+    unit: str = "row"
+    groups: bool = False
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "sizes": Scheme("percentile bootstrap over the {}", "model size", groups=True),
+    "runs": Scheme("percentile bootstrap over the {}", "run", groups=True),
+    "rows": Scheme("percentile bootstrap over the {}"),
+    "seeds": Scheme("bootstrap of the differences between seeds of one setting"),
+    "residuals": Scheme("residual bootstrap of {}, calibrated for what the fit hides"),
+}
+GROUPS = tuple(name for name, scheme in SCHEMES.items() if scheme.groups)

@@ -1,0 +1,33 @@
+"""The table of findings holds what is found, and nothing else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import analysis
+from analysis.values import findings
+from analysis.values.findings import FINDINGS, LEVELS, finding
+
+assert analysis.__file__ is not None
+SOURCES = [p for p in sorted(Path(analysis.__file__).parent.rglob("*.py")) if p != Path(findings.__file__)]
+
+
+def test_every_finding_of_the_table_is_found_somewhere() -> None:
+    words = {
+        node.value
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert len(SOURCES) > 50
+    assert set(FINDINGS) - words == set()
+
+
+def test_a_finding_has_the_level_of_its_code_unless_another_is_given() -> None:
+    assert {one.level for one in FINDINGS.values()} == set(LEVELS)
+    assert finding("copies", "text", "advice").level == "warning"
+    assert finding("seed_noise", "text", "advice").level == "note"
+    assert finding("copies", "text", "advice", "note").level == "note"
+    with pytest.raises(KeyError, match="unheard_of"):
+        finding("unheard_of", "text", "advice", "note")
