@@ -180,11 +180,6 @@ def _matched(on: Law, log_tokens: Array) -> Array:
     return np.stack([np.interp(row, at, values) for row, values in zip(wide, solved, strict=True)])
 
 
-def size_for_tokens(given: Law | Array, log_tokens: float) -> Array:
-    """Return ln of the size for which these tokens are compute-optimal at C = 6 N D."""
-    return law(given).matched(log_tokens)
-
-
 def budget_of(given: Law | Array, price: Cost, log_params: float) -> Array:
     """Return the budgets (R,) [FLOPs] for which a model of this size is compute-optimal."""
     return law(given).budget_of(price, log_params)

@@ -98,12 +98,6 @@ def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:
     return drawn[:, groups].astype(np.float64)
 
 
-def residual_draws(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
-    """Return errors (resamples, n) as `redrawn` ones, whose scale is drawn too: see `student_scales`."""
-    scales = student_scales(df_resid, resamples, seed)
-    return redrawn(residual, df_resid, resamples, seed, centre) * scales[:, None]
-
-
 def redrawn(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
     """Return errors (resamples, n) drawn from `residual` (n,) = observed - fitted, less their centre.
 
@@ -130,15 +124,6 @@ def squared_scales(df: float, probability: Array) -> Array:
     from scipy.stats import chi2
 
     return np.asarray(chi2.ppf(probability, df) / df)
-
-
-def widening(count: int, df_resid: int, confidence: float = CONFIDENCE) -> float:
-    """Return the factor by which residuals of a fit are too small, and their quantiles too short for `df_resid`."""
-    from scipy.stats import norm, t
-
-    assert df_resid > 0, "no residual degrees of freedom"
-    tail = 0.5 + confidence / 2
-    return float(np.sqrt(count / df_resid) * t.ppf(tail, df_resid) / norm.ppf(tail))
 
 
 def percentile(draws: Array, confidence: float = CONFIDENCE) -> Interval | None:

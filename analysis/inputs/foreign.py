@@ -19,7 +19,6 @@ import pandas as pd
 from analysis.inputs.tables import GROUPS, cased
 from analysis.text.numbers import listed
 
-QUANTITIES = ("params", "tokens", "flops", "loss")
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "params": ("n", "nparams", "numparams", "parameters", "modelsize", "size", "numparameters", "modelparams",
                "paramcount", "paramstotal", "totalparams", "paramsnonembedding", "nonembeddingparams",

@@ -17,7 +17,6 @@ import pandas as pd
 FILES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".parquet", ".jsonl")
 PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz", ".pkl.xz", ".pickle.xz", ".joblib", ".pt", ".pth", ".npy")
 OTHERS = (".xlsx", ".xls", ".ods", ".json", ".h5", ".hdf5", ".feather", ".html", ".zip")
-DECIMALS = ("auto", "comma", "point")
 GROUPS = "'’_\u00a0\u202f "
 """Signs between thousands that are no decimal sign anywhere."""
 MOST_COMMENTS = 1000
@@ -32,8 +31,8 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
     """Return the file's table with trimmed column names; ValueError says why it cannot be read.
 
     Columns named in `text` stay as they are written: a run called 0012 or 8474e0692244 is no number. `decimal` says
-    which sign stands before decimals, one of DECIMALS; the other one and blanks then separate thousands. Pickles are
-    refused: loading one runs whatever code its author put in.
+    which sign stands before decimals: auto, comma or point; the other one and blanks then separate thousands. Pickles
+    are refused: loading one runs whatever code its author put in.
     """
     name = path.name.lower()
     if name.endswith(PICKLES):

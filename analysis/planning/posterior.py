@@ -207,11 +207,6 @@ def forecast(found: Posterior, targets: Array) -> tuple[Array, Array]:
     return mean, np.sqrt(found.weights @ (within + (means - mean) ** 2))
 
 
-def drops(found: Posterior, candidates: Array, targets: Array) -> Array:
-    """Return the expected drop (m,) of the targets' mean variance of ln loss for candidates (k, m)."""
-    return _state(found, candidates, targets).drops()
-
-
 def batch(
     found: Posterior, candidates: Array, targets: Array, costs: Array, *, budget: float, count: int, power: float | None
 ) -> list[Choice]:

@@ -108,13 +108,7 @@ def approaches(
     # Approach 1 reads runs on their way: what it says is biased by that, and other approaches by other things.
     on_their_way = found.index.isin(("1 envelope", "1 hull")) & (found["reason"] == "")
     found["note"] = np.where(on_their_way, "losses before the schedules ended", "")
-    records = found.reset_index().to_dict("records")
-    return [{str(name): to_json(_plain(value)) for name, value in line.items()} for line in records]
-
-
-def _plain(value: Any) -> Any:
-    item = getattr(value, "item", None)
-    return item() if callable(item) else value
+    return [to_json(line) for line in found.reset_index().to_dict("records")]
 
 
 def sensitivity(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Choice, ...]:

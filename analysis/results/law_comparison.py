@@ -115,19 +115,14 @@ def act(options: Mapping[str, Any]) -> int:
     if options["out"]:
         path = Path(options["out"]) / "compare.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [{"form": str(name), **{str(k): _plain(v) for k, v in row.items()}} for name, row in table.iterrows()]
+        lines = [{"form": str(name), **row.to_dict()} for name, row in table.iterrows()]
         path.write_text(json.dumps(to_json({"loss": options["loss"], "laws": lines}), indent=1) + "\n")
         print(f"wrote {path}")
     return 0
 
 
-def _plain(value: Any) -> Any:
-    item = getattr(value, "item", None)
-    return item() if callable(item) else value
-
-
 def _whole(value: Any) -> str:
-    number = numbers.finite(_plain(value))
+    number = numbers.finite(to_json(value))
     return numbers.MISSING if number is None else f"{number:.0f}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -50,10 +49,10 @@ def settings_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
     block, extra = parametric.law(cells, None, squared)
     block = dataclasses.replace(block, checks=(*checks, *(c for c in block.checks if not FINDINGS[c.code].of_sweep)))
     table = cells[["params", "tokens", "lr", "batch_tokens", "loss", "points", "status", "reason"]]
-    optima = [{str(k): _plain(v) for k, v in line.items()} for line in table.to_dict("records")]
     swept = int(frame["used"].sum())
     runs = Runs(len(frame), swept, len(frame) - swept, int((frame["state"] == "completed").sum()), 0)
-    return _alone(cells, asked, block, {**extra, "optima": to_json(optima), "runs_swept": swept}, runs)
+    optima = to_json(table.to_dict("records"))
+    return _alone(cells, asked, block, {**extra, "optima": optima, "runs_swept": swept}, runs)
 
 
 def curves_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
@@ -81,12 +80,6 @@ def _runs(frame: pd.DataFrame, scores: Sequence[Score]) -> Runs:
     ended = {label for label, state in zip(every, frame["state"], strict=True) if state == "completed"}
     total, fitted = len(set(every)), sum(score.fitted for score in scores)
     return Runs(total, fitted, total - len(scores), len(ended), 0)
-
-
-def _plain(value: Any) -> Any:
-    item = getattr(value, "item", None)
-    found = item() if callable(item) else value
-    return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def _alone(

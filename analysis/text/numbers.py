@@ -144,19 +144,6 @@ def estimate(value: object, bounds: object) -> tuple[str, str]:
     return f"{x:.{decimals}f}", f"{low:.{decimals}f} to {high:.{decimals}f}"
 
 
-def duration(seconds: object) -> str:
-    """Return a duration: 42 s, 3 min 20 s, 2 h 5 min."""
-    x = finite(seconds)
-    if x is None:
-        return MISSING
-    if x < 60:
-        return f"{number(x, 2)} s"
-    minutes, rest = divmod(round(x), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def _rounded(x: float, digits: int) -> float:
     return float(f"{x:.{digits - 1}e}")
 

@@ -13,16 +13,15 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Return dataclasses, tuples and numbers as plain JSON values; what is not finite becomes None."""
+    """Return dataclasses, tuples and numbers, also NumPy's, as plain JSON values; what is not finite becomes None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(name): to_json(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int):
+    value = value.item() if callable(getattr(value, "item", None)) else value
+    if value is None or isinstance(value, bool | int | str):
         return value
     number = float(value)
     return number if math.isfinite(number) else None

@@ -41,7 +41,6 @@ def test_labels_with_units() -> None:
     assert numbers.power(3.4e12) == "3.4×10¹²"
     assert numbers.percent(0.0123) == "1.2 %"
     assert numbers.factor(10) == "10×"
-    assert [numbers.duration(x) for x in (42, 200, 7500)] == ["42 s", "3 min 20 s", "2 h 5 min"]
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, "12", True])
@@ -53,7 +52,6 @@ def test_what_is_no_number_is_a_dash_everywhere(value: object) -> None:
         numbers.power,
         numbers.percent,
         numbers.factor,
-        numbers.duration,
     )
     assert [show(value) for show in shows] == [numbers.MISSING] * len(shows)
 

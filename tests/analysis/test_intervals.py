@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import t as student
 
 from analysis.approaches import valleys
 from analysis.estimation import fit_problem, objectives
@@ -52,7 +52,7 @@ def test_residuals_are_observed_less_fitted_and_drawn_with_that_sign() -> None:
     fit = fit_law(spoilt(0), resamples=0)
     residual = fit_problem.residuals(fit.problem, fit.point.theta[None])[0]
     np.testing.assert_allclose(residual, np.log(fit.data.target / fit.fittedvalues), atol=1e-12)
-    noise = resampling.residual_draws(residual, fit.df_resid, 400, 0)
+    noise = resampling.redrawn(residual, fit.df_resid, 400, 0)
     assert ((residual - residual.mean()) ** 3).mean() > 0 < ((noise - noise.mean()) ** 3).mean()
 
 
@@ -111,10 +111,11 @@ def test_two_seeds_show_the_whole_of_their_noise() -> None:
 
 def test_quantiles_are_students_at_any_confidence() -> None:
     residual = np.random.default_rng(0).normal(size=10)
-    sums = resampling.residual_draws(residual, 5, 20_000, 0).sum(axis=1)
+    scales = resampling.student_scales(5, 20_000, 0)
+    sums = resampling.redrawn(residual, 5, 20_000, 0).sum(axis=1) * scales
     for confidence in (0.5, 0.95, 0.99):
         low, high = resampling.percentile(sums, confidence) or (np.nan, np.nan)
-        reach = resampling.widening(10, 5, confidence) * float(norm.ppf(0.5 + confidence / 2))
+        reach = float(np.sqrt(10 / 5) * student.ppf(0.5 + confidence / 2, 5))
         assert abs((high - low) / (2 * reach * residual.std() * np.sqrt(10)) - 1) < 0.08
 
 

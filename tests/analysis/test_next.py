@@ -36,7 +36,7 @@ def test_without_misfit_the_drop_is_that_of_linear_regression() -> None:
     aim = found.form.jacobian(theta[None], targets)[0][0]
     precision = seen.T @ seen / found.noise**2 + np.linalg.inv(found.root @ found.root.T)
     before = aim @ np.linalg.solve(precision, aim)
-    for i, drop in enumerate(design.drops(found, pool, targets)):
+    for i, drop in enumerate(design._state(found, pool, targets).drops()):
         row = found.form.jacobian(theta[None], pool[:, [i]])[0]
         after = aim @ np.linalg.solve(precision + row.T @ row / found.noise**2, aim)
         assert drop == pytest.approx(before - after, rel=1e-4)
@@ -46,7 +46,7 @@ def test_a_run_at_the_target_tells_most_and_a_batch_stays_within_its_budget() ->
     found = posterior()
     params, tokens = np.array([3e5, 1e6, 3e6, 1e7]), np.array([1e8, 3e8, 1e9, 3e9])
     pool, targets = found.to_logs((params, tokens)), found.to_logs(([1e7], [3e9]))
-    assert int(np.argmax(design.drops(found, pool, targets))) == 3
+    assert int(np.argmax(design._state(found, pool, targets).drops())) == 3
     costs = 6 * params * tokens
     for power in (None, 1.0, 0.0):
         chosen = design.batch(found, pool, targets, costs, budget=costs[:3].sum(), count=9, power=power)
@@ -73,8 +73,8 @@ def test_basins_that_disagree_are_told_apart_where_they_differ() -> None:
     pool, targets = found.to_logs(([1e4, 1e9], [1e5, 1e11])), found.to_logs(([1e10], [1e12]))
     means = both.means(targets)[:, 0]
     spread = float(np.var(means))
-    single = design.drops(found, pool, targets)
-    told = design.drops(both, pool, targets) - single
+    single = design._state(found, pool, targets).drops()
+    told = design._state(both, pool, targets).drops() - single
     assert told[1] > 0.9 * spread
     assert told[1] > told[0]
 

@@ -18,7 +18,7 @@ import pytest
 
 from analysis import fit as command
 from analysis.inputs.rows import from_csv
-from analysis.report.figures.data import as_rows, read_rows
+from analysis.report.figures.data import read_rows
 from analysis.report.page import page
 from analysis.report.terminal import law_text, summary
 from analysis.report.write import figures
@@ -322,7 +322,8 @@ def fitted(table: pd.DataFrame, folder: Path, **options: Any) -> tuple[Fit, Any]
     table.to_csv(path, index=False)
     rows = from_csv(path)
     found = command.fit(rows, resamples=40, **options)
-    return found, as_rows(predicted.with_prediction(found, rows))
+    predicted.with_prediction(found, rows).to_csv(folder / "runs.csv", index=False)
+    return found, read_rows(folder / "runs.csv")
 
 
 def flat(noise: float = 0.02) -> pd.DataFrame:

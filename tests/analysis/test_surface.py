@@ -83,7 +83,8 @@ def test_small_study_intervals_cover_the_truth() -> None:
         problem = fit_problem.problem(SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Squared())
         point = multistart.fit_point(problem)
         fitted_loss = problem.form.log_value(point.theta[None], problem.x)[0]
-        noise = resampling.residual_draws(problem.y - fitted_loss, len(rows) - 5, 200, seed)
+        noise = resampling.redrawn(problem.y - fitted_loss, len(rows) - 5, 200, seed)
+        noise *= resampling.student_scales(len(rows) - 5, 200, seed)[:, None]
         found = multistart.fit_many(problem, point, y=fitted_loss + noise)
         draws = SURFACE.natural(found.theta, problem.centres)
         sizes = (float(rows.params.min()), float(rows.params.max()))

@@ -159,7 +159,6 @@ def test_answers_hang_together() -> None:
     second = found.row(1)
     assert (len(second.loss), second.loss[0]) == (1, found.loss[1])
     assert second.log_params[0] == found.log_params[1]
-    np.testing.assert_allclose(optimum.size_for_tokens(TWO, 24.0), Closed(TWO).matched(24.0))
     np.testing.assert_allclose(optimum.budget_of(TWO, DEAR, 22.0), Closed(TWO).budget_of(DEAR, 22.0))
 
 

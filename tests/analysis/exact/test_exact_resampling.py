@@ -105,20 +105,16 @@ def test_weights_count_how_often_a_group_was_drawn() -> None:
     assert (weights != resampling.cluster_weights(groups, 4000, 8)).any()
 
 
-def test_widening_is_students_over_the_normals() -> None:
-    for count, df, confidence in ((20, 15, 0.95), (10, 4, 0.5), (8, 1, 0.99)):
-        tail = 0.5 + confidence / 2
-        expected = np.sqrt(count / df) * stats.t.ppf(tail, df) / stats.norm.ppf(tail)
-        assert resampling.widening(count, df, confidence) == pytest.approx(expected)
-    assert resampling.widening(20, 15) == resampling.widening(20, 15, 0.95)
-    with pytest.raises(AssertionError, match="no residual degrees"):
-        resampling.widening(5, 0)
+def drawn_anew(residual: Any, df: int, count: int, seed: int, centre: float | None = None) -> Any:
+    """Return errors of a scale that is drawn as well, as those of valleys are."""
+    scales = resampling.student_scales(df, count, seed)
+    return resampling.redrawn(residual, df, count, seed, centre) * scales[:, None]
 
 
 def test_redrawn_residuals_are_centred_and_widened() -> None:
     residual = np.array([3.0, 1.0, 2.0, 6.0, -1.0, 4.0])
     for centre, middle in ((None, 2.5), (2.0, 2.0)):
-        drawn = resampling.residual_draws(residual, 4, 6000, 1, centre)
+        drawn = drawn_anew(residual, 4, 6000, 1, centre)
         assert drawn.shape == (6000, 6)
         pool = residual - middle
         largest = np.abs(drawn).max(axis=1, keepdims=True)
@@ -128,7 +124,7 @@ def test_redrawn_residuals_are_centred_and_widened() -> None:
         share = spread / ((residual - middle) ** 2).mean()
         # The mean of n / chi2(4) is n / 2, its median n / 3.357.
         assert np.median(share) == pytest.approx(6 / stats.chi2.ppf(0.5, 4), rel=0.12)
-    again = resampling.residual_draws(residual, 4, 6000, 1, 2.0)
+    again = drawn_anew(residual, 4, 6000, 1, 2.0)
     np.testing.assert_array_equal(drawn, again)
 
 
