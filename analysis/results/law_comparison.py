@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.estimation.losses import LOSSES
 from analysis.results import load
-from analysis.results.fit_keys import LOSSES
 from analysis.text import commandline, numbers
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
@@ -22,7 +22,7 @@ KEYS = (
     *load.KEYS,
     Key("forms", "laws by name, divided by commas; list prints them all", DEFAULT),
     Key("loss", "loss function on log residuals: squared has a likelihood that all laws share; linear: on plain ones",
-        "squared", choices=LOSSES),
+        "squared", choices=tuple(LOSSES)),
     Key("resamples", "bootstrap resamples of each law", 0, commandline.whole),
     Key("seed", "seed of the resamples", 0, commandline.whole),
     Key("out", "folder for compare.json (default: none is written)"),

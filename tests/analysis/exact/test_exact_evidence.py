@@ -18,6 +18,7 @@ from analysis.inputs import frame, rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.results import evidence
 from analysis.values.blocks import Block, Check
+from analysis.values.json_values import to_json
 from tests.analysis import studies
 
 PLAIN = dict(parametric.PLAIN)
@@ -304,5 +305,9 @@ def test_other_choices_are_lines(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     assert [dataclasses.astuple(line) for line in found] == [
         ("none", "as fitted", "a", 0.5, 0.4, None, 20), ("loss", "l1", "a", None, None, None, 19),
     ]  # fmt: skip
-    assert evidence._plain(np.float64(2.0)) == 2.0
-    assert evidence._plain("text") == "text"
+
+
+def test_numpys_numbers_are_plain_ones_in_json() -> None:
+    found = to_json([{"a": np.float64(2.0), "b": np.int64(3), "c": np.bool_(True), "d": np.nan, "e": "text"}])
+    assert found == [{"a": 2.0, "b": 3, "c": True, "d": None, "e": "text"}]
+    assert [type(value) for value in found[0].values()] == [float, int, bool, type(None), str]
