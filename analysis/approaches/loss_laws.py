@@ -91,13 +91,22 @@ class Closed:
         low, high = np.full(len(c), ends[0]), np.full(len(c), ends[1])
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             size_side, token_side = np.log(c[:, ALPHA] * c[:, A]), np.log(c[:, BETA] * c[:, B])
-            for _ in range(60):
-                middle = 0.5 * (low + high)
-                per_token, slope = price.log_per_token(middle)
-                gain = size_side - c[:, ALPHA] * middle
+
+            def rise(log_params: Array) -> Array:
+                """Return how far the gain of a larger model lies above its pain, in logs."""
+                per_token, slope = price.log_per_token(log_params)
+                gain = size_side - c[:, ALPHA] * log_params
                 pain = token_side - c[:, BETA] * (np.log(budget) - per_token) + np.log(np.maximum(slope, 1e-9))
-                low, high = np.where(gain > pain, middle, low), np.where(gain > pain, high, middle)
-            at = 0.5 * (low + high)
+                return np.asarray(gain - pain)
+
+            if price.extra == 0.0:  # it falls in a straight line of ln N
+                at = rise(np.zeros(len(c))) / (c[:, ALPHA] + c[:, BETA])
+            else:
+                for _ in range(60):
+                    middle = 0.5 * (low + high)
+                    larger = rise(middle) > 0.0
+                    low, high = np.where(larger, middle, low), np.where(larger, high, middle)
+                at = 0.5 * (low + high)
             inside = (at > ends[0] + 1e-6) & (at < ends[1] - 1e-6) & np.isfinite(size_side) & np.isfinite(token_side)
         return np.where(inside, at, np.nan)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,13 +19,14 @@ LOWEST = -690.0
 class Constraint:
     """theta = matrix z + offset; `matrix` (p, q) and `offset` (p,), or both with a leading row axis; None: theta = z.
 
-    `free` are the numbers of the constants that z holds.
+    `free` are the numbers of the constants that z holds, `own` (R, q) those of each row where they differ.
     """
 
     matrix: Array | None = None
     offset: Array | None = None
     free: tuple[int, ...] = ()
     text: str = ""
+    own: NDArray[np.int64] | None = None
 
     def expand(self, z: Array) -> Array:
         """Return theta (R, p) of z (R, q)."""
@@ -45,16 +46,28 @@ class Constraint:
 
     def reduce(self, theta: Array) -> Array:
         """Return the z (R, q) of theta (R, p), whose other constants are forgotten."""
+        if self.own is not None:
+            return np.take_along_axis(theta, self.own, axis=1)
         return theta if self.matrix is None else theta[:, list(self.free)]
 
     def take(self, index: NDArray[np.int64]) -> Constraint:
         """Return the constraint of these rows."""
         if self.matrix is None or self.offset is None or self.matrix.ndim == 2:
             return self
-        return Constraint(self.matrix[index], self.offset[index], self.free, self.text)
+        own = None if self.own is None else self.own[index]
+        return Constraint(self.matrix[index], self.offset[index], self.free, self.text, own)
 
 
 FREE = Constraint()
+
+
+def joined(parts: Sequence[Constraint]) -> Constraint:
+    """Return the constraint of the rows of `parts`, one after another; each has rows of its own, of one width q."""
+    matrix, offset = (np.concatenate([getattr(part, name) for part in parts]) for name in ("matrix", "offset"))
+    own = [
+        np.tile(np.array(part.free, dtype=np.int64), (len(part.offset), 1)) for part in parts if part.offset is not None
+    ]
+    return Constraint(matrix, offset, own=np.concatenate(own))
 
 
 def constraint(

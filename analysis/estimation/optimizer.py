@@ -20,6 +20,8 @@ Restrict = Callable[[Index], Evaluate]
 LONGEST = 2.0
 TRIALS = 40
 RESETS = 2
+LEVEL = 1e-12
+"""Values that differ by less than this share of them, sums over residuals as they are, may be equal."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,12 @@ def _advance(state: _State, evaluate: Evaluate) -> None:
     """Try one step in every row: accept it and turn, or bisect, or lengthen."""
     trial = state.theta + state.step[:, None] * state.direction
     value, gradient = evaluate(trial)
-    too_high = ~(value <= state.value + 1e-4 * state.step * state.slope)
-    too_steep = ~too_high & (np.einsum("ri,ri->r", gradient, state.direction) < 0.9 * state.slope)
+    after = np.einsum("ri,ri->r", gradient, state.direction)
+    falls = value <= state.value + 1e-4 * state.step * state.slope
+    # Where the value no longer tells, its slope does (Hager and Zhang 2005, SIAM J. Optim. 16, eq. 2.2).
+    level = (np.abs(value - state.value) <= LEVEL * np.abs(state.value)) & (after <= -0.9998 * state.slope)
+    too_high = ~(falls | level)
+    too_steep = ~too_high & (after < 0.9 * state.slope)
     state.high[too_high] = state.step[too_high]
     state.low[too_steep] = state.step[too_steep]
     state.trials += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from analysis.estimation import fit_problem, multistart, observations
 from analysis.inference import covariance, resampling
 from analysis.inference.flat import Flat, flat
-from analysis.inference.profile_likelihood import Profile, profile
+from analysis.inference.profile_likelihood import Profile, has_profile, profile, profiles
 from analysis.laws.base import Form
 from analysis.values.blocks import Basin, Optimizer
 
@@ -201,11 +200,14 @@ class Estimate:
     @cached_property
     def profiles(self) -> Mapping[str, Profile]:
         """The profiles of all constants that have one, at the fit's own confidence."""
-        found = {}
-        for name in self.form.names:
-            with suppress(ValueError):  # held by a constraint, or not held by the law as it is
-                found[name] = self.profile(name)
-        return found
+        self.follow_profiles()
+        return {name: self._profiles[name] for name in self.form.names if name in self._profiles}
+
+    def follow_profiles(self) -> None:
+        """Find the profiles of all constants together, which takes less than one after another."""
+        left = [name for name in self.form.names if name not in self._profiles and has_profile(self.problem, name)]
+        spreads = {name: self.spread(name) for name in left}
+        self._profiles.update(profiles(self.problem, self.point, spreads, 1.0 - self.confidence))
 
     def predict(self, runs: Any) -> Array:
         """Return the target (n,) at runs that have the form's input columns."""

@@ -63,6 +63,7 @@ class InferredLaw(Estimate):
         if not 0.0 < level < 1.0:
             raise ValueError(f"alpha={alpha}: a number between 0 and 1 is needed, such as 0.05")
         chosen = self._method(method)
+        self.follow_profiles()
         rows = {name: self._interval(name, level, chosen) for name in self.names}
         return pd.DataFrame.from_dict(rows, orient="index", columns=[0, 1])
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import multistart
-from analysis.estimation.constraints import Constraint, solved
+from analysis.estimation.constraints import Constraint, joined, solved
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
 from analysis.values.blocks import Identified
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 REACH = 14.0
 """How far, in nats, the log of a positive constant is followed: a factor of a million."""
 
@@ -57,23 +59,52 @@ def profile(p: Problem, point: PointFit, name: str, alpha: float = 0.05, spread:
     `spread` is a rough standard error, of the constant's log where it is positive; it only sets the step. Raises
     ValueError where the constant is fixed, or the quantity cannot be held at a value.
     """
-    positive = name in p.form.names and p.form.logs[p.form.names.index(name)]
-    best = float(_value(p, point.theta[None], name)[0])
-    offsets = _offsets(positive, name in p.form.names, best, spread)
-    at = np.concatenate((best - offsets[::-1], [best], best + offsets))
-    if name not in p.form.names:
-        at = np.unique(np.clip(at, 1e-3, 1 - 1e-3))
-    middle = int(np.argmin(np.abs(at - best)))
-    theta, value = _followed(p, point, _holding(p, name, at), middle)
-    path = _refined(p, name, _Path(at, theta, value, best), _level(p, point, alpha))
-    level = _level(p, point, alpha, min(point.objective, float(path.value.min())))
-    (low, closed_low), (high, closed_high) = (_crossing(path, level, side) for side in (-1, 1))
+    return profiles(p, point, {name: spread}, alpha)[name]
+
+
+def profiles(p: Problem, point: PointFit, spreads: Mapping[str, float | None], alpha: float) -> dict[str, Profile]:
+    """Return the profiles of the names in `spreads`, which are solved for together; see `profile`."""
+    if not spreads:
+        return {}
+    begun = {name: _values(p, point, name, spread) for name, spread in spreads.items()}
+    best = {name: float(_value(p, point.theta[None], name)[0]) for name in begun}
+    middles = [int(np.argmin(np.abs(at - best[name]))) for name, at in begun.items()]
+    theta, value = _followed(p, point, _held(p, begun), _inner([len(at) for at in begun.values()], middles))
+    level = _level(p, point, alpha)
+    paths = _refined(p, _split(begun, theta, value, best), level)
     most = p.loss.llf_of(point.objective, p.y.size)
-    deviance = np.array([_deviance(p, most, v) for v in path.value])
-    values = path.at
-    if positive:
-        values, low, high = np.exp(values), float(np.exp(low)), float(np.exp(high))
-    return Profile(name, values, deviance, _cut(p, alpha), low, high, closed_low, closed_high)
+    found = {}
+    for name, path in paths.items():
+        lowest = float(path.value.min())
+        own = level if lowest >= point.objective else _level(p, point, alpha, lowest)
+        deviance = np.array([_deviance(p, most, v) for v in path.value])
+        (low, closed_low), (high, closed_high) = (_crossing(path, own, side) for side in (-1, 1))
+        values = path.at
+        if _positive(p, name):
+            values, low, high = np.exp(values), float(np.exp(low)), float(np.exp(high))
+        found[name] = Profile(name, values, deviance, _cut(p, alpha), low, high, closed_low, closed_high)
+    return found
+
+
+def has_profile(p: Problem, name: str) -> bool:
+    """Return whether a constant can be held at a value: no constraint holds it, and the law does as it is."""
+    try:
+        _holding(p, name, np.zeros(1))
+    except ValueError:
+        return False
+    return True
+
+
+def _positive(p: Problem, name: str) -> bool:
+    return name in p.form.names and p.form.logs[p.form.names.index(name)]
+
+
+def _values(p: Problem, point: PointFit, name: str, spread: float | None) -> Array:
+    """Return the values (R,), rising, at which the quantity, or its log, is held."""
+    best = float(_value(p, point.theta[None], name)[0])
+    offsets = _offsets(_positive(p, name), name in p.form.names, best, spread)
+    at = np.concatenate((best - offsets[::-1], [best], best + offsets))
+    return at if name in p.form.names else np.unique(np.clip(at, 1e-3, 1 - 1e-3))
 
 
 @dataclass(frozen=True)
@@ -96,6 +127,13 @@ class _Path:
         numbers = numbers[numbers >= self.middle] if side > 0 else numbers[numbers <= self.middle]
         return int(numbers[-1 if side > 0 else 0]) if len(numbers) else self.middle
 
+    def with_more(self, other: _Path) -> _Path:
+        """Return this path with the values of another, in their order."""
+        at = np.concatenate((self.at, other.at))
+        order = np.argsort(at, kind="stable")
+        theta, value = np.concatenate((self.theta, other.theta)), np.concatenate((self.value, other.value))
+        return _Path(at[order], theta[order], value[order], self.best)
+
 
 def _offsets(positive: bool, constant: bool, best: float, spread: float | None) -> Array:
     """Return the steps to each side, geometric from a fraction of the standard error to the end of the search."""
@@ -110,7 +148,7 @@ def along(p: Problem, point: PointFit, name: str, at: Array, middle: int) -> tup
 
     All else is fitted anew; `middle` is the number of the value nearest to the best fit's own.
     """
-    return _followed(p, point, _holding(p, name, at), middle)
+    return _followed(p, point, _holding(p, name, at), _inner([len(at)], [middle]))
 
 
 def _value(p: Problem, theta: Array, name: str) -> Array:
@@ -162,38 +200,57 @@ def _holding(p: Problem, name: str, at: Array) -> Constraint:
     )
 
 
-def _followed(p: Problem, point: PointFit, held: Constraint, middle: int) -> tuple[Array, Array]:
+def _held(p: Problem, values: Mapping[str, Array]) -> Constraint:
+    """Return the constraint of all rows: each quantity held at its values, one after another."""
+    return joined([_holding(p, name, at) for name, at in values.items()])
+
+
+def _split(at: Mapping[str, Array], theta: Array, value: Array, best: Mapping[str, float]) -> dict[str, _Path]:
+    """Return each quantity's path of the rows that were solved for together."""
+    ends = np.cumsum([len(values) for values in at.values()])[:-1]
+    rows = zip(at.items(), np.split(theta, ends), np.split(value, ends), strict=True)
+    return {name: _Path(values, own, found, best[name]) for (name, values), own, found in rows}
+
+
+def _inner(counts: Sequence[int], middles: Sequence[int]) -> Index:
+    """Return the number (R,) of each row's neighbour towards the middle of its path, of paths one after another."""
+    begins = np.cumsum([0, *counts[:-1]])
+    parts = []
+    for begin, count, middle in zip(begins, counts, middles, strict=True):
+        number = np.arange(count)
+        parts.append(begin + np.where(number < middle, number + 1, number - 1).clip(0))
+    return np.concatenate(parts)
+
+
+def _followed(p: Problem, point: PointFit, held: Constraint, inner: Index) -> tuple[Array, Array]:
     """Return theta (R, p) and objective (R,): from the best fit, then again from each value's inner neighbour."""
-    assert held.offset is not None
-    count = len(held.offset)
-    found = multistart.solve(p, np.repeat(point.theta[None], count, axis=0), held=held, tolerance=1e-7)
+    found = multistart.solve(p, np.repeat(point.theta[None], len(inner), axis=0), held=held, tolerance=1e-7)
     theta, value = found.theta, found.value
-    inner = np.where(np.arange(count) < middle, np.arange(count) + 1, np.arange(count) - 1).clip(0)
+    rows = np.arange(len(inner))
     for _ in range(2):
-        again = multistart.solve(p, theta[inner], held=held, tolerance=1e-7)
-        better = again.value < value
-        theta[better], value[better] = again.theta[better], again.value[better]
-        if not better.any():
+        again = multistart.solve(p, theta[inner[rows]], held=held.take(rows), tolerance=1e-7)
+        better = again.value < value[rows]
+        theta[rows[better]], value[rows[better]] = again.theta[better], again.value[better]
+        rows = np.flatnonzero(np.isin(inner, rows[better]))  # of the others the neighbour is what it was
+        if not len(rows):
             break
     return theta, value
 
 
-def _refined(p: Problem, name: str, path: _Path, level: float) -> _Path:
-    """Return the path with eight more values between the last accepted and the first rejected one, on each side."""
-    more, starts = [], []
-    for side in (-1, 1):
-        edge = path.edge(level, side)
-        if 0 <= edge + side < len(path.at):
-            more.append(np.linspace(path.at[edge], path.at[edge + side], 10)[1:-1])
-            starts.append(np.repeat(path.theta[edge][None], 8, axis=0))
-    if not more:
-        return path
-    new = np.concatenate(more)
-    found = multistart.solve(p, np.concatenate(starts), held=_holding(p, name, new), tolerance=1e-7)
-    at = np.concatenate((path.at, new))
-    order = np.argsort(at, kind="stable")
-    theta, value = np.concatenate((path.theta, found.theta)), np.concatenate((path.value, found.value))
-    return _Path(at[order], theta[order], value[order], path.best)
+def _refined(p: Problem, paths: Mapping[str, _Path], level: float) -> dict[str, _Path]:
+    """Return the paths with eight more values between the last accepted and the first rejected one, on each side."""
+    new, starts = {}, []
+    for name, path in paths.items():
+        edges = [(path.edge(level, side), side) for side in (-1, 1)]
+        edges = [(edge, side) for edge, side in edges if 0 <= edge + side < len(path.at)]
+        if edges:
+            new[name] = np.concatenate([np.linspace(path.at[e], path.at[e + side], 10)[1:-1] for e, side in edges])
+            starts += [np.repeat(path.theta[e][None], 8, axis=0) for e, _ in edges]
+    if not new:
+        return dict(paths)
+    found = multistart.solve(p, np.concatenate(starts), held=_held(p, new), tolerance=1e-7)
+    more = _split(new, found.theta, found.value, {name: path.best for name, path in paths.items()})
+    return {name: path.with_more(more[name]) if name in more else path for name, path in paths.items()}
 
 
 def _crossing(path: _Path, level: float, side: int) -> tuple[float, bool]:
@@ -217,18 +274,20 @@ def _cut(p: Problem, alpha: float) -> float:
 
 
 def _level(p: Problem, point: PointFit, alpha: float, lowest: float | None = None) -> float:
-    """Return the objective at which the deviance reaches the cut, by bisection: it rises with the objective."""
+    """Return the objective at which the deviance, which rises with it, reaches the cut."""
+    from scipy.optimize import brentq
+
     base = point.objective if lowest is None else lowest
     cut, most = _cut(p, alpha), p.loss.llf_of(base, p.y.size)
-    low, high = base, base + max(abs(base), 1e-12)
+    high = base + max(abs(base), 1e-12)
     for _ in range(60):
         if _deviance(p, most, high) > cut:
             break
         high = base + 2.0 * (high - base)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if _deviance(p, most, middle) < cut else (low, middle)
-    return high
+    else:
+        return high
+    rest = brentq(lambda value: _deviance(p, most, value) - cut, base, high, xtol=2.0**-60 * (high - base), disp=False)
+    return float(rest)
 
 
 def _deviance(p: Problem, most: float, value: float) -> float:

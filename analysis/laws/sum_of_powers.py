@@ -109,13 +109,9 @@ class SumOfPowers(Linked):
                 out[:, 0] = terms[0][:, 0] * scaled.sum(axis=1)
             for i, parts in enumerate(self._parts):
                 share = scaled * terms[head + i]
-                columns = np.ones((x.shape[1], 1 + len(parts)))
-                for j, (row, _) in enumerate(parts):
-                    columns[:, j + 1] = -x[row]
-                both = share @ columns
-                out[:, head + i] = both[:, 0]
-                for j, (_, column) in enumerate(parts):
-                    out[:, column] += both[:, j + 1]
+                out[:, head + i] = share.sum(axis=1)
+                for row, column in parts:
+                    out[:, column] -= share @ x[row]
             return out
 
         return np.log(value), pull

@@ -73,6 +73,14 @@ def test_a_step_is_accepted_where_the_value_falls_by_enough() -> None:
     np.testing.assert_array_equal(at.trials, np.where(accepted, 0, 1))
 
 
+def test_a_step_is_accepted_by_its_slope_where_the_value_is_the_same_to_rounding() -> None:
+    """Slope -2: what rises by 1e-12 of the value of 1 is level, and accepted unless the slope rises by 0.9998 of it."""
+    values = [1.0 + 0.9e-12, 1.0 + 1.1e-12, 1.0 - 0.9e-12, 1.0 + 0.9e-12, 1.0 + 0.9e-12]
+    gradient = [[-0.5, -0.5]] * 3 + [[-0.9997, -0.9997], [-0.9999, -0.9999]]
+    at, _ = advanced(state(5), values, gradient)
+    np.testing.assert_array_equal(at.theta[:, 0] == -1.0, [True, False, True, True, False])
+
+
 def test_a_step_is_lengthened_where_the_way_is_still_steep() -> None:
     """Slope -2 along (-1, -1): a gradient of (0.9, 0.9) has 0.9 of it, which is flat enough; more is steep."""
     gradient = [[0.9, 0.9], [0.95, 0.95], [0.95, 0.95], [0.95, 0.95], [0.5, 0.5]]

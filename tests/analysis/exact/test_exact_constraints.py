@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.estimation.constraints import FREE, Constraint, constraint, solved
+from analysis.estimation.constraints import FREE, Constraint, constraint, joined, solved
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 
@@ -103,6 +103,18 @@ def test_expand_pull_reduce_and_take_by_hand() -> None:
     second = many.take(np.array([1]))
     assert second.expand(z[1:]).tolist() == [[0, 1, 2]]
     assert (second.free, second.text) == ((0, 2), "text")
+
+
+def test_rows_of_several_constraints_are_joined() -> None:
+    """theta = (z0, 2 z0 + 3 z1 + 5, z1) in the first two rows, and (2 - z0 - z1, z0, z1) in the third."""
+    first = Constraint(np.array([[[1.0, 0.0], [2.0, 3.0], [0.0, 1.0]]] * 2), np.array([[0.0, 5.0, 0.0]] * 2), (0, 2))
+    last = Constraint(np.array([[[-1.0, -1.0], [1.0, 0.0], [0.0, 1.0]]]), np.array([[2.0, 0.0, 0.0]]), (1, 2))
+    whole, z = joined([first, last]), np.array([[1.0, 2.0], [0.0, 1.0], [4.0, 5.0]])
+    theta = whole.expand(z)
+    assert theta.tolist() == [[1, 13, 2], [0, 8, 1], [-7, 4, 5]]
+    assert whole.reduce(theta).tolist() == z.tolist()
+    some = whole.take(np.array([2, 0]))
+    assert some.reduce(some.expand(z[[2, 0]])).tolist() == z[[2, 0]].tolist()
 
 
 def test_a_term_is_left_out_by_a_coefficient_of_zero() -> None:

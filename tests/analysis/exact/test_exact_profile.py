@@ -227,30 +227,37 @@ class Solver:
         return SimpleNamespace(theta=np.arange(float(len(theta)))[:, None] + 10 * number + np.zeros(5), value=value)
 
 
-@pytest.mark.parametrize(("middle", "inner"), [(2, [1, 2, 1, 2, 3]), (0, [0, 0, 1, 2, 3]), (4, [1, 2, 3, 4, 3])])
+@pytest.mark.parametrize(
+    ("middle", "inner", "again"),
+    [(2, [1, 2, 1, 2, 3], [0, 2]), (0, [0, 0, 1, 2, 3], [2]), (4, [1, 2, 3, 4, 3], [0])],
+)
 def test_each_value_starts_again_from_its_inner_neighbour(
-    middle: int, inner: list[int], monkeypatch: pytest.MonkeyPatch
+    middle: int, inner: list[int], again: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: Any = SimpleNamespace(offset=np.zeros((5, 5)))
+    taken: list[list[int]] = []
+    held: Any = SimpleNamespace(take=lambda rows: taken.append(rows.tolist()))
     best = float(POINT.theta[0])
     for values, calls in (
         (([5, 5, 5, 5, 5], [5, 5, 5, 5, 5]), 2),  # no better: it ends
-        (([5, 5, 5, 5, 5], [5, 4, 6, 5, 5], [5, 5, 5, 5, 3], [0] * 5), 3),  # twice at most
+        (([5, 5, 5, 5, 5], [5, 4, 6, 5, 5], [3] * len(again), [0] * 5), 3),  # twice at most
     ):
         solver = Solver(*values)
         monkeypatch.setattr(multistart, "solve", solver)
-        theta, value = profile_likelihood._followed(P, POINT, held, middle)
+        theta, value = profile_likelihood._followed(P, POINT, held, profile_likelihood._inner([5], [middle]))
         assert len(solver.starts) == calls
         assert solver.tolerances == [1e-7] * calls
         assert solver.starts[0] == [best] * 5
         assert solver.starts[1] == [10.0 + i for i in inner]
-    assert value.tolist() == [5, 4, 5, 5, 3]
-    assert theta[:, 0].tolist() == [10, 21, 12, 13, 34]
+    # Of the others the inner neighbour is where it was.
+    assert taken[1:] == [[0, 1, 2, 3, 4], again]
+    assert solver.starts[2] == [21.0] * len(again)
+    assert value.tolist() == [3 if i in again else 4 if i == 1 else 5 for i in range(5)]
+    assert theta[again, 0].tolist() == [30.0 + i for i in range(len(again))]
     solver = Solver([1.0] * 8)
     monkeypatch.setattr(multistart, "solve", solver)
-    monkeypatch.setattr(profile_likelihood, "_holding", lambda p, name, at: None)
+    monkeypatch.setattr(profile_likelihood, "_held", lambda p, values: None)
     one = _Path(np.arange(3.0), np.arange(3.0)[:, None] * np.ones(5), np.array([1.0, 1.0, 9.0]), 0.0)
-    found = profile_likelihood._refined(P, "x", one, 2.0)
+    found = profile_likelihood._refined(P, {"x": one}, 2.0)["x"]
     assert (solver.starts, solver.tolerances) == ([[1.0] * 8], [1e-7])
     np.testing.assert_allclose(found.at, [0, 1, *(1 + np.arange(1, 9) / 9), 2])
     assert found.best == 0.0
@@ -259,9 +266,11 @@ def test_each_value_starts_again_from_its_inner_neighbour(
 def test_eight_more_values_between_the_last_accepted_and_the_first_rejected() -> None:
     best = float(POINT.constants[3])
     at = best + np.array([-0.3, -0.2, -0.001, 0.0, 0.001, 0.2, 0.3])
-    theta, value = profile_likelihood._followed(P, POINT, profile_likelihood._holding(P, "alpha", at), 3)
+    theta, value = profile_likelihood._followed(
+        P, POINT, profile_likelihood._holding(P, "alpha", at), profile_likelihood._inner([7], [3])
+    )
     level = profile_likelihood._level(P, POINT, 0.05)
-    found = profile_likelihood._refined(P, "alpha", _Path(at, theta, value, best), level)
+    found = profile_likelihood._refined(P, {"alpha": _Path(at, theta, value, best)}, level)["alpha"]
     new = np.setdiff1d(found.at, at)
     want = np.concatenate((np.linspace(at[1], at[2], 10)[1:-1], np.linspace(at[4], at[5], 10)[1:-1]))
     np.testing.assert_allclose(new, want)
@@ -270,16 +279,31 @@ def test_eight_more_values_between_the_last_accepted_and_the_first_rejected() ->
         refit = held("alpha", float(found.at[i]))
         assert found.value[i] == pytest.approx(refit.objective, rel=1e-5)
         assert SURFACE.natural(found.theta[[i]], P.centres)[0, 3] == pytest.approx(found.at[i])
-    one = profile_likelihood._refined(P, "alpha", _Path(at[2:], theta[2:], value[2:], best), level)
+    one = profile_likelihood._refined(P, {"alpha": _Path(at[2:], theta[2:], value[2:], best)}, level)["alpha"]
     assert len(one.at) == len(at[2:]) + 8
     closed = _Path(at[2:5], theta[2:5], value[2:5], best)
-    assert profile_likelihood._refined(P, "alpha", closed, level) is closed
+    assert profile_likelihood._refined(P, {"alpha": closed}, level)["alpha"] is closed
+
+
+def test_profiles_that_are_followed_together_are_those_followed_alone() -> None:
+    together = profile_likelihood.profiles(P, POINT, {"E": 0.1, "alpha": None}, 0.05)
+    assert list(together) == ["E", "alpha"]
+    for name, spread in (("E", 0.1), ("alpha", None)):
+        alone = profile_likelihood.profile(P, POINT, name, 0.05, spread)
+        for ours, theirs in zip(vars(together[name]).values(), vars(alone).values(), strict=True):
+            if isinstance(ours, str):
+                assert ours == theirs
+            else:
+                np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert profile_likelihood._inner([3, 4], [1, 0]).tolist() == [1, 0, 1, 3, 3, 4, 5]
 
 
 def test_a_constant_that_is_fixed_has_no_profile() -> None:
     fixed, point = fitted(fix={"alpha": 0.33})
     with pytest.raises(ValueError, match="contradict or repeat"):
         profile_likelihood.profile(fixed, point, "alpha")
+    assert not profile_likelihood.has_profile(fixed, "alpha")
+    assert profile_likelihood.has_profile(fixed, "beta")
 
 
 def test_a_constant_without_a_bound_says_so() -> None:
