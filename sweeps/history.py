@@ -60,7 +60,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Measured:
-    """What starting or resuming a trial takes, as a share of a full training; only those who choose by it listen."""
+    """Measured cost of starting or resuming a trial, as a share of a full training; used by asha_auto only."""
 
     share: float
 

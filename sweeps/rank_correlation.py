@@ -1,4 +1,4 @@
-"""How far an early value tells a later one: rank correlations over the trials that went on, and their lower bounds."""
+"""How well early values predict later ones: rank correlations over promoted trials, and their lower bounds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What follows from a bad end: try the point again (as it is, on other nodes, with more memory) or stop. Pure.
+"""The retry policy: submit a failed point again (as it is, on other nodes, with more memory) or stop. Pure.
 
-The counters are the ends that the ledger holds of a point since a person last asked to try it again. Failures count
-while the run gets no further: an attempt that leaves a newer checkpoint than any before it begins their count anew.
+It counts the failures that the ledger holds of a point since a person last retried it. An attempt that leaves a newer
+checkpoint than all before it resets the count.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class RetryRules:
-    """The policy of a study. failures: cap over all failures in a row; the rest is about nodes and memory."""
+    """The retry rules of a study. failures: cap on consecutive failures; the rest is about nodes and memory."""
 
     kinds: Mapping[str, Rule]
     failures: int = 6
@@ -66,9 +66,9 @@ class RetryRules:
 
 @dataclass(frozen=True)
 class RecordedFailure:
-    """One bad end as the ledger holds it. `action`: what was decided. memory_gb: what a node gave the run [GB].
+    """One failed or interrupted attempt as the ledger holds it. memory_gb: memory of the run on each node [GB].
 
-    saved: tokens of the run's newest checkpoint when it ended; 0: there was none, or an earlier version did not say.
+    action: what was decided. saved: tokens of the run's newest checkpoint then; 0: none, or not recorded.
     """
 
     key: str
@@ -84,15 +84,15 @@ class RecordedFailure:
 
     @property
     def of(self) -> tuple[str, int]:
-        """What attempt it is the end of: an end may be written twice, the later word is the better one."""
+        """Which attempt it is of: an attempt may be recorded twice, and the later record counts."""
         return self.batch, self.attempt
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do about an end, and why in words.
+    """What to do about a failure, and why in words.
 
-    stops_all: every other run would meet it next, so that nothing more is started rather than this one given up.
+    stops_all: every other run would fail the same way, so that nothing more is started at all.
     """
 
     action: Action
@@ -107,7 +107,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Counters:
-    """How often a point ended before its time, for each of the three reasons that have caps of their own."""
+    """How often a point was preempted, reached its time limit, or failed: each has a cap of its own."""
 
     preemptions: int = 0
     time_limits: int = 0
@@ -189,9 +189,9 @@ def is_failure(kind: Kind) -> bool:
 
 
 def in_a_row(ends: Sequence[RecordedFailure], saved: int) -> Sequence[RecordedFailure]:
-    """Return the ends, of these in the order of time, since the run last got further: the one that did comes first.
+    """Return the latest failures without progress in between: from the last one with a newer checkpoint on.
 
-    `saved`: tokens of its newest checkpoint now. None are left where that is newer than at any of these ends.
+    `saved`: tokens of the run's newest checkpoint now. None are left where that is newer than at any of them.
     """
     first, furthest = 0, 0
     for place, end in enumerate(ends):
@@ -224,9 +224,9 @@ def verdict(kind: Kind, ends: Sequence[RecordedFailure], rules: RetryRules, save
 def unit_verdict(kind: Kind, ends: Sequence[RecordedFailure], rules: RetryRules, saved: int = 0) -> Verdict:
     """Return what to do about an end of this kind of a search's unit whose run had these ends before.
 
-    The rules are those of points. A unit that is tried again is handed out again, to whoever asks next: `elsewhere`
-    means `again` here, and so does `more`, but where each unit is a job of its own, which then asks for more memory
-    (study.reconcile.units). Being told to stop is the worker's end, not the trial's.
+    The rules are those of points. A retried unit goes to the next worker that asks: `elsewhere` means `again` here, and
+    so does `more`, except where each unit is a job of its own, which then asks for more memory (study.reconcile.units).
+    A worker that was asked to stop is no failure of its trial.
     """
     if not is_counted(kind):
         return Verdict(Action.AGAIN, TAKEN if kind == Kind.HELD else TOLD)
@@ -244,8 +244,8 @@ def evidence(
     """Return the nodes not to use now, each with why.
 
     ends: every end that the ledger holds. states: what sinfo says of nodes (missing: not asked). A node is left out
-    when its own state is bad, or when two attempts (`exclude_after`) ended badly on it within `exclude_hours`. At most
-    `exclude_most` nodes are, the best evidence first; evidence that has grown old counts no more.
+    when its own state is bad, or when two attempts (`exclude_after`) failed on it within `exclude_hours`. At most
+    `exclude_most` nodes are, those with the most failures first; older failures do not count.
     """
     blamed: dict[str, set[tuple[str, str, int]]] = defaultdict(set)
     for end in ends:
@@ -270,7 +270,7 @@ def is_bad(state: str) -> bool:
 def change(ends: Sequence[RecordedFailure], excluded: Iterable[str], rules: RetryRules) -> Change:
     """Return how a point is to be submitted again after these ends.
 
-    It keeps the memory that its latest end for want of memory gave it, whatever ended it since.
+    It keeps the memory that it got after last running out of memory, whatever failed since.
     """
     grown = [e.memory_gb for e in ends if e.kind == Kind.HOST_MEMORY and e.action == Action.MORE]
     short = [memory_gb for memory_gb in grown if memory_gb is not None]
@@ -296,7 +296,7 @@ def new_ends(
     memory: Mapping[str, float] | None = None,
     saved: Callable[[str], int] = lambda key: 0,
 ) -> list[RecordedFailure]:
-    """Return the ends that nobody has written down yet, or not as what they are known to be now, and what follows.
+    """Return the failures that are not in the ledger yet, or there with another kind, and what follows from each.
 
     `known` are the ledger's ends of each point, `memory` what each was given [GB], `saved` says the tokens of a run's
     newest checkpoint. Only points that ended for certain are looked at, never unknown ones.

@@ -108,7 +108,7 @@ def _tasks(batch: ledger.Batch) -> int:
 
 
 def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
-    """Return why a job must not advance its point: the fence for a submission that arrived after it was given up."""
+    """Return why a job must not run its point: the fence for a submission that arrived after it was abandoned."""
     if batch.abandoned is not None:
         return f"batch {batch.name} was abandoned ({batch.abandoned})"
     if key in state.cancelled:

@@ -128,7 +128,7 @@ def run_trainer(
     first = wait_together(processes, look, lambda: any(p.exists() for p in elsewhere))
     kills = memory_kills() - kills
     if first is not None and not this_round.taken(processes[here.rank].returncode):
-        # Ranks that fail within a moment look alike: what each said tells the cause from what follows from it.
+        # Ranks fail together: the stderr of each tells the one that caused it from those that lost their peer.
         for rank in sorted({first, *failed_alone(processes)} - {here.rank}):
             ended = TrainerExit(processes[rank].returncode, watch.hang, kills)
             ending = conclude_rank(work, attempt, ended, signals, rank=rank, started=started)
@@ -286,7 +286,7 @@ def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) ->
 
 
 def _says_most(ending: Ending, text: str) -> str:
-    """Return the one line on a failure: of the rank that others follow from; of a killed one nobody's last words."""
+    """Return a failure's one-line summary: of the rank that caused it; for a killed one its signal, not its stderr."""
     if ending.headline:
         return ending.headline
     if ending.kind == Kind.KILLED and ending.why:
@@ -297,7 +297,7 @@ def _says_most(ending: Ending, text: str) -> str:
 def wait_for_first(attempt: AttemptFolder, seconds: float = 2 * PEERS_GRACE + 30.0) -> bool:
     """Wait until the first rank has written how the attempt ended; False if it does not.
 
-    SLURM kills a job's other tasks as soon as one of them fails: the first must have had its say by then.
+    SLURM kills a job's other tasks as soon as one of them fails: the first must have written its outcome by then.
     """
     limit = time.monotonic() + seconds
     while not attempt.outcome.exists():

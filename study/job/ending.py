@@ -19,16 +19,16 @@ from study.records.settings import load_submission
 from study.storage.files import read_json
 
 NOTHING_FOLLOWS = frozenset({Kind.COMPLETED, Kind.PAUSED, Kind.DIVERGED, Kind.CANCELLED, Kind.INTERRUPTED})
-"""Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
+"""Kinds of ends that a job does not act on itself: it cannot know who interrupted it."""
 
 
 def after(
     work: JobContext, number: int, ending: Ending, job: Mapping[str, Any], services: Services | None = None
 ) -> None:
-    """See to what follows from the end of a job's own attempt, then from those of others. For the job, as it ends.
+    """Record and handle the end of a job's own attempt, then those of other jobs. For a job as it ends.
 
-    May end this process: a job that SLURM requeues is killed. Never raises: how the attempt ended is written down, and
-    what is left undone here is done by whoever looks next.
+    May end this process: a job that SLURM requeues is killed. Never raises: the attempt's end is on disk, and whatever
+    fails here is done by the next command or job.
     """
     services = services or Services()
     if not load(work.rank_info.executor).detached or work.until is not None or work.unit is not None:

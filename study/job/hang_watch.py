@@ -2,7 +2,7 @@
 
 Progress is a beat of the trainer (train.runtime.heartbeat) or, from a trainer that has none, a record in
 metrics.jsonl; what it prints is none. The clock runs only while this process runs: SLURM suspends a job by stopping
-all its processes, and time in which this one got no turn counts as one look at most.
+all its processes, and time in which this one was suspended counts as one poll at most.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def numbered(visible: str | None) -> str | None:
 
 
 def shares(cores: Sequence[int], count: int, each: int) -> list[tuple[int, ...]]:
-    """Return the cores of each point, where the job is bound to as many as it asked for; else none: nobody is bound."""
+    """Return the cores of each point, where the job is bound to as many as it asked for; else none are bound."""
     if len(cores) != count * each:
         return []
     return [tuple(cores[slot * each : (slot + 1) * each]) for slot in range(count)]

@@ -20,7 +20,7 @@ def is_time_to_look(study: StudyFolder, key: str) -> bool:
 
 
 def looked_lately(study: StudyFolder) -> bool:
-    """Whether a job has looked after the others a moment ago: thousands that end at once need not all do so."""
+    """Whether a job has checked the others within LOOK_SECONDS: of thousands that end at once one is enough."""
     try:
         return 0 <= time.time() - study.peers_checked.stat().st_mtime < LOOK_SECONDS
     except OSError:

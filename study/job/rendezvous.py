@@ -1,8 +1,8 @@
-"""Meeting again at another port, where somebody took the one that was free a moment ago.
+"""The rendezvous of a job's ranks, and its retries at another port where the first choice was taken meanwhile.
 
-The first rank's process probes a port and writes it into job.json; its trainer binds it seconds later. Should another
-process have taken it by then, the trainer ends before it has met anybody. Its process then writes down another port as
-the next round of the same attempt, and every rank's process starts its trainer anew for that round.
+The first rank's process finds a free port and writes it into job.json; its trainer binds it seconds later. Where
+another process has bound it by then, the trainer fails before any rank has connected. Its process then writes another
+port as the next round of the same attempt, and every rank's process starts its trainer anew for that round.
 """
 
 from __future__ import annotations

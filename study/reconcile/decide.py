@@ -11,7 +11,7 @@ from study.records.ledger import Batch, Ledger
 from study.status.states import RESUMABLE, PointState
 
 WINDOW_SECONDS = 10.0
-"""How long after an intent an absent name may still be a submission on its way to the scheduler."""
+"""How long after its intent a submission that the scheduler does not know yet may still arrive [s]."""
 
 
 @dataclass(frozen=True)

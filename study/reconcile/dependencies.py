@@ -1,4 +1,4 @@
-"""Points that go on from another point's checkpoint: the jobs that their jobs wait for."""
+"""SLURM dependencies of points that branch from another point's checkpoint."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ from study.storage.layout import StudyFolder
 from study.text import counted
 
 SINGLES = 60
-"""Jobs that are no array are submitted so many at a time: a busy controller takes a second for each."""
+"""Single jobs submitted at a time where arrays are off: a busy controller takes a second for each."""
 FEWEST = 20
-"""Jobs look for room of at least this part of the tightest limit: an array of a few is not worth a submission."""
+"""Jobs that end submit only once 1/FEWEST of the tightest limit is free, rather than many small arrays."""
 
 
 @dataclass(frozen=True)

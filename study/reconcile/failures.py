@@ -1,8 +1,8 @@
-"""What follows from bad ends by itself: they are written into the ledger, and points whose policy says so go on.
+"""Failures and their retries: a failure is written into the ledger, and the retry policy decides what follows.
 
-A job sees to its own end: it requeues itself where SLURM lets it, else it writes down that its point is to be submitted
-again. Ends that no job could write (a dead node, everything killed) are seen by whoever looks next: a command, or
-another job as it ends. Points of which nobody knows anything for certain are left alone.
+A job handles its own failure: it requeues itself where SLURM lets it, else it queues its point for another submission.
+Failures that no job could record (a dead node, SIGKILL) are recorded by the next command, or by another job as it ends.
+Points whose state is unknown are left alone.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def record(
 ) -> int:
     """Write down the ends among what `observer` has just seen; return how many points are to be submitted again.
 
-    Costs nothing where nothing is due. Does nothing where another process submits for longer than `wait` seconds: that
-    is left to the next look.
+    Cheap where nothing is due. Does nothing where another process holds the submit lock for longer than `wait` seconds:
+    the next call does it.
     """
     known, rules = ledger.read(folder), load_submission(folder).retry.rules()
     if _pending(folder, known, statuses, rules, services) is None:
@@ -131,8 +131,8 @@ def certain(statuses: Sequence[PointStatus], view: QueueView) -> list[PointStatu
 def record_local(folder: StudyFolder, services: Services, known: Ledger, statuses: Sequence[PointStatus]) -> list[str]:
     """Write down bad ends of local runs, and a new try of those whose policy says so; return the keys of these.
 
-    For the one process that starts the study's local runs. Runs that were told to stop are not its business: whoever
-    told them, by Ctrl-C or otherwise, wants them to stand still.
+    For the one process that starts the study's local runs. Runs that were asked to stop, by Ctrl-C or otherwise, are
+    not retried.
     """
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind not in (Kind.NONE, Kind.INTERRUPTED)]
     ours = [s for s in ours if known.current.get(s.key) == s.batch and not _is_detached(known, s.batch)]
@@ -208,7 +208,7 @@ def _summary(ends: Sequence[RecordedFailure]) -> list[str]:
 
 
 def _base(batch: Batch, known: Ledger) -> JobSpec:
-    """Return what a batch asked, but for the nodes that were left out on evidence: that grows old."""
+    """Return the resources of a batch without the nodes that were excluded on evidence, which expires."""
     shape = JobSpec.read(batch.resources)
     exclude = shape.exclude or ""
     while exclude and exclude.rpartition(",")[2] in known.ever_excluded:

@@ -1,4 +1,4 @@
-"""Which jobs of a study have ended, as far as files and SLURM tell, and what the last one does."""
+"""Which jobs of a study have ended, by files and SLURM, and what the last one does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submitting one job or array, and resolving submissions of which nobody wrote down what became of them."""
+"""Submitting one job or array in two phases (intent, confirmation), and resolving intents without confirmation."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def resolve_unclear(
 ) -> list[Leave]:
     """Resolve unclear submissions as far as the scheduler says; return those that stay. For the submit lock's holder.
 
-    patient: wait out the short window in which a submission may still be on its way. force: give up what the scheduler
-    does not name, also when it gives no answer: the user knows better. Should such a submission arrive after all, its
-    jobs find that they are not wanted.
+    patient: wait out the short window in which a submission may still be on its way. force: on the user's word, give up
+    what the scheduler does not confirm, even where it does not answer. Jobs of such a submission that start after all
+    find that they are not wanted, and end.
     """
     limit = services.clock() + 2 * WINDOW_SECONDS
     while True:

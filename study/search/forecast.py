@@ -1,4 +1,4 @@
-"""How long a search still takes: its own scheduler run ahead with the times that units took so far. Pure."""
+"""How long a search still takes: its own scheduler, simulated with the times that units have taken so far. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeps.history import Ended, Reported, Started, Unit
 from sweeps.space import domain_size
 
 MOST = 4_000
-"""Units run ahead at most; a search with more left takes at least what these do."""
+"""Most units simulated; a search with more left takes at least as long as these."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ class Forecast:
 def forecast(search: Search, now: float | None = None) -> Forecast | None:
     """Return what is left of a search; None before a unit was timed, and where nothing more is handed out.
 
-    Units take the middling time of the latest ones; values are drawn like those known at the same tokens, so how many
-    trials go on is as chance would have it. now [s since 1970]: running units have lasted until then; None: no time.
+    Units take the median time of the latest ones; values are drawn with the mean and spread of those known at the same
+    tokens, so which trials are promoted is random. now [s since 1970]: running units have lasted until then; None: no
+    time.
     """
     if search.stopped or search.usage.seconds_per_flop is None or search.over:
         return None
@@ -57,7 +58,7 @@ def forecast(search: Search, now: float | None = None) -> Forecast | None:
 
 
 class _Ahead:
-    """A search that goes on in thought: copies of its scheduler and its account, no sampler, no files."""
+    """A simulated search: copies of its scheduler and its budget, no sampler, no files."""
 
     def __init__(self, search: Search) -> None:
         self.claims, self.silent = search.claims, search.silent
@@ -113,7 +114,7 @@ class _Ahead:
         self.scheduler.apply(Ended(unit.trial, "reached"))
 
     def _wanted(self) -> Unit | None:
-        """Return the first unit that the budgets bear; `short`: there was one that they did not."""
+        """Return the first unit that fits into the budgets; `short`: an earlier one did not."""
         self.short = False
         for unit in self.scheduler.candidates():
             if unit.trial not in self.at and len(self.at) >= self.most_trials:

@@ -24,13 +24,13 @@ SEARCHED = ("model", "batch", "optim", "schedule", "precision")
 
 
 WORKERS = 4
-"""Workers, or jobs at once, of a search on SLURM that does not say."""
+"""Default number of workers, or of concurrent jobs, of a search on SLURM."""
 INHERITABLE = ("optim", "schedule")
 NOT_INHERITABLE = ("optim.name", "schedule.name", "schedule.parent")
 
 
 def is_search(name: object) -> bool:
-    """Whether `search.name` is one that gives budget as results come in."""
+    """Return whether `search.name` is a scheduler, which assigns budget as results come in, and not a design."""
     return name in SCHEDULERS
 
 
@@ -204,7 +204,7 @@ def check_first_rung(settings: Settings, runs: Sequence[RunConfig]) -> None:
 
 
 def _check_population(space: Mapping[str, Domain], members: int) -> None:
-    """Refuse what a member could not take over from another, and a space too small for members to differ."""
+    """Refuse keys that a member cannot inherit from another, and a space with fewer settings than members."""
     for name in space:
         if name.split(".")[0] not in INHERITABLE or name in NOT_INHERITABLE:
             raise ValueError(

@@ -20,8 +20,8 @@ BEATS = 4
 class Lease:
     """Renews a claim's lease while the block runs, by a timer: a thread would make it unsafe to start processes.
 
-    A unit that takes the `limit` [s] that was set aside for it gets `ask`ed to save and end in its last tenth, and is
-    told to `ask` for the last time, with SIGKILL, at its end. `beating`: there is a lease to renew.
+    In the last tenth of the `limit` [s] reserved for its unit it calls `ask` with SIGTERM, to save and end, and at the
+    limit with SIGKILL. `beating`: there is a lease to renew.
     """
 
     def __init__(

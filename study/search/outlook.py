@@ -1,7 +1,7 @@
-"""What a search will come to before it starts, and what it lacked where it ended with nothing finished.
+"""What a search will use and finish, simulated before it starts; and which budget was short where nothing finished.
 
-Its own scheduler is run ahead with losses made by chance, and once with the luckiest losses there can be: what does not
-come to the end even then cannot. Pure.
+The search's own scheduler is simulated with random losses, and once with the most favourable ones: where no trial is
+trained to the end even then, none can be. Pure.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sweeps.space import domain_size
 
 REHEARSALS = 20
 MOST_UNITS = 20_000
-"""Units of all rehearsals together: of searches with more there are fewer rehearsals."""
+"""Limit on the units of all simulations together: larger searches are simulated fewer times."""
 Value = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
 class Course:
-    """How one rehearsal went.
+    """The result of one simulation.
 
     started, finished: trials; units: handed out; flops: of these; clock: when the last one ended, by the FLOPs of one
     worker; first: FLOPs handed out when the first trial was trained to the end, infinity where none was.
@@ -44,9 +44,9 @@ class Course:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a search will come to, on average over rehearsals. enough: FLOPs that were, in each of them.
+    """What a search will use and finish, averaged over simulations. enough: FLOPs that sufficed in each of them.
 
-    none: share of rehearsals in which no trial was trained to the end. possible: whether one can be at all.
+    none: share of simulations in which no trial was trained to the end. possible: whether one can be at all.
     """
 
     started: float
@@ -60,7 +60,7 @@ class Outlook:
 
 
 def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) -> Outlook:
-    """Return what a search will come to with trials whose tokens cost from the least to the most of these [FLOPs]."""
+    """Return the outlook for trials whose FLOPs per token lie between the least and the most of these."""
     low, middling = min(flops_per_token), fmean(flops_per_token)
     courses: list[Course] = []
     units = 0
@@ -116,14 +116,14 @@ def course(settings: Settings, flops_per_token: float, workers: int, value: Valu
 
 
 def by_chance(seed: int) -> Value:
-    """Return losses of which half is the trial's own and half the rung's: early ones tell something, not all."""
+    """Return random losses, half the trial's own, half drawn at each rung: early losses predict later ones in part."""
     chance = random.Random(seed)
     own: dict[int, float] = {}
     return lambda trial, resource: own.setdefault(trial, chance.gauss()) + chance.gauss()
 
 
 def ever_better() -> Value:
-    """Return losses each of which is lower than all before it: whoever reports is among the best so far."""
+    """Return losses each lower than all before it: every report is the best so far."""
     reports = iter(range(10**9))
     return lambda trial, resource: -float(next(reports))
 
@@ -187,7 +187,7 @@ def nothing_finished(search: Search) -> str:
 
 
 def _missing(search: Search) -> str:
-    """Return which budget would have brought the best trial to the end, at least."""
+    """Return the least budget with which the best trial would have been trained to the end."""
     best, settings = search.incumbent, search.settings
     price = search.flops_per_token if best is None else best.flops_per_token
     if not price:

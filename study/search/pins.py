@@ -1,4 +1,4 @@
-"""Checkpoints that members of a population may still copy stay; those that nobody can copy any more are let go."""
+"""Pinning the checkpoints that members of a population may still copy, and unpinning the others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from train.spec.lineage import parse
 
 
 def keep(folder: StudyFolder, search: Search, key: str, tokens: int) -> None:
-    """Keep the checkpoint of a value that is about to be told: from then on others may go on from it."""
+    """Pin the checkpoint of a value that is about to be reported: from then on other members may copy it."""
     if search.scheduler.population is not None and not checkpoints.pin(folder.run(key), tokens):
         print(f"{key}: no checkpoint at {tokens:,} tokens to keep for others", flush=True)
 
 
 def release(folder: StudyFolder, search: Search, claim: Claim) -> None:
-    """Let go what a unit's end has made useless: of its own run, and of the one that it was copied from."""
+    """Unpin what nobody can copy after a unit's end: in its own run, and in the one that it was copied from."""
     if search.scheduler.population is not None:
         trial = search.trials[claim.unit.trial]
         donor = parse(trial.origin)
@@ -25,7 +25,7 @@ def release(folder: StudyFolder, search: Search, claim: Claim) -> None:
 
 
 def release_all(folder: StudyFolder, search: Search) -> None:
-    """Let go all that nobody can copy any more, also what killed workers left."""
+    """Unpin all checkpoints that nobody can copy any more, also those that killed workers left."""
     if search.scheduler.population is not None:
         _release(folder, search, search.keys)
 
@@ -41,7 +41,7 @@ def needed(folder: StudyFolder) -> set[tuple[str, int]]:
 
 
 def _release(folder: StudyFolder, search: Search, keys: Iterable[str]) -> None:
-    # Once a place is not needed it never is again: a copy starts where its donor stands when it is decided.
+    # A checkpoint that is not needed never will be: a copy starts where its donor stands when it is decided.
     still = search.needed()
     for key in keys:
         for one in checkpoints.saved(folder.run(key)):

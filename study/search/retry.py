@@ -1,4 +1,4 @@
-"""The bad ends of a search's units, as its log and SLURM tell of them. Pure; what follows is retry_policy's."""
+"""Failures of a search's units, read from its log and from SLURM. Pure; retry_policy decides what follows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from study.failures.kinds import Kind, by_slurm
 from study.failures.retry_policy import RecordedFailure, is_counted
 
 GONE = Kind.NODE_FAILURE
-"""What a worker counts as of which nothing was heard any more: it died with its node, or was killed there."""
+"""Kind of failure of a worker whose lease expired: it died with its node, or was killed there."""
 
 
 def by_job(word: str) -> Kind:
@@ -19,7 +19,7 @@ def by_job(word: str) -> Kind:
 
 
 def end_of(record: Mapping[str, Any], key: str) -> RecordedFailure | None:
-    """Return a unit's bad end as the log has it; None where that is nobody's failure.
+    """Return a unit's failure as the log has it; None where its end counts as none.
 
     Records of an earlier version name no kind: there a worker that was lost with its unit is `silent`.
     """

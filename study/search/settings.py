@@ -139,9 +139,9 @@ def save(folder: StudyFolder, wanted: Settings) -> Settings:
 
 
 def with_rungs_of(there: Settings | None, wanted: Settings) -> Settings:
-    """Return the search that is wanted, its first rung where an earlier version put it in the one that there is.
+    """Return the wanted search with the first rung of the existing one, where an earlier version placed it.
 
-    That counted rungs up from what was asked, which is not always so many parts of the full resource.
+    Earlier versions counted rungs up from search.min_tokens, which need not be R / eta^k.
     """
     if there is None or there.scheduler != wanted.scheduler or there.r >= wanted.r:
         return wanted
@@ -150,9 +150,9 @@ def with_rungs_of(there: Settings | None, wanted: Settings) -> Settings:
 
 
 def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
-    """Return the search that a study has, if any; ValueError where it is another one than is wanted.
+    """Return the study's search, if any; ValueError where it differs from the wanted one.
 
-    More trials or more budget are no other search: the larger numbers count from then on. A population has its size.
+    More trials or a larger budget continue the same search, from then on. A population's size cannot change.
     """
     there = load(folder)
     if there is None:
@@ -178,9 +178,9 @@ def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
 
 
 def _comparable(base: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a base config in which keys that the schema got since are there, as they were before there was the key.
+    """Return a base config with the keys that the schema has gained since, at the values that act as before.
 
-    A rule for a learning rate that is given says nothing.
+    The rule for the learning rate is left out where the learning rate is given: it has no effect then.
     """
     try:
         config = read(RunConfig, filled(base))

@@ -71,7 +71,7 @@ class Trial:
 
 
 class Search:
-    """The state of a search after the records it was given; two that were given the same ones are the same."""
+    """The state of a search, a function of the records applied to it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -96,7 +96,7 @@ class Search:
         self._flops_per_token = 0.0
 
     def apply(self, record: Record) -> None:
-        """Take in one record. What comes from a claim that is no longer current changes nothing."""
+        """Apply one record. Records of a claim that is no longer current change nothing."""
         number, self._count = self._count, self._count + 1
         self._tried.pop(record.get("trial", -1), None)
         match record["event"]:
@@ -117,14 +117,14 @@ class Search:
     def decide(self) -> Unit | None:
         """Return the next unit, its config filled in for a new trial; None where there is none now or ever.
 
-        It is the one that the scheduler wants most of those that fit into what is left of the budgets.
+        It is the scheduler's first candidate that fits into the remaining budgets.
         """
         if self.stopped:
             return None
         return next((unit for wanted in self.scheduler.candidates() if (unit := self._fitting(wanted))), None)
 
     def _fitting(self, unit: Unit) -> Unit | None:
-        """Return a unit as it may be handed out; None where the budgets do not bear it, or no settings are left."""
+        """Return a unit with its config; None where it exceeds the budgets, or the space is exhausted."""
         if unit.trial in self.trials:
             return unit if self.affordable(unit, self.trials[unit.trial].flops_per_token) else None
         config = self._proposed(unit.trial)
@@ -134,7 +134,7 @@ class Search:
         return new if self.price is None or self.affordable(new, self.price(new)) else None
 
     def affordable(self, unit: Unit, flops_per_token: float) -> bool:
-        """Say whether a unit fits into what is left of the budgets, all of it."""
+        """Return whether the whole unit fits into the remaining budgets."""
         flops = self._cost(unit, flops_per_token)
         budget = self.settings.budget
         within = budget is None or self.spent + flops <= budget
@@ -145,26 +145,26 @@ class Search:
         return self.usage.reservation(unit.trial, self._cost(unit, flops_per_token))
 
     def is_begun(self, unit: Unit) -> bool:
-        """Say whether a unit goes on with the point that its trial has: it is new neither by trial nor by copy."""
+        """Return whether a unit continues its trial's point: neither a new trial nor a copy of another one."""
         trial = self.trials.get(unit.trial)
         return trial is not None and (unit.parent is None or (trial.copied, trial.config) == (unit.parent, unit.config))
 
     def origin(self, parent: tuple[int, int]) -> str:
-        """Return the place of the checkpoint that a trial had at a resource, as `schedule.parent` says it."""
+        """Return a trial's checkpoint at a resource, in the form of `schedule.parent`."""
         donor, resource = parent
         return self.trials[donor].checkpoint_refs[resource]
 
     def needed(self) -> set[str]:
-        """Return the places of the checkpoints that trials may still copy."""
+        """Return the references of the checkpoints that trials may still copy."""
         return {trial.checkpoint_refs[trial.at] for trial in self.trials.values() if trial.at in trial.checkpoint_refs}
 
     def is_current(self, number: int, trial: int) -> bool:
-        """Say whether a claim still holds: a worker that was given up must not report."""
+        """Return whether a claim still holds: a worker whose lease expired must not report."""
         return self.claim_of.get(trial) == number
 
     @property
     def running(self) -> list[Claim]:
-        """The claims whose worker was heard of within its lease, as far as whoever looks has looked."""
+        """The claims whose leases have not expired, as of the last :meth:`TrialQueue.note_silent`."""
         return [claim for number, claim in self.claims.items() if number not in self.silent]
 
     @property
@@ -197,7 +197,7 @@ class Search:
         self.scheduler.apply(Started(unit))
 
     def _copy(self, unit: Unit, key: str) -> None:
-        """Let a trial go on as another one's copy: from then on that one's values are its own past."""
+        """Continue a trial as a copy of another: from then on it has the other's earlier values."""
         assert unit.parent is not None and unit.config is not None
         trial, (number, start) = self.trials[unit.trial], unit.parent
         donor = self.trials[number]
@@ -341,8 +341,8 @@ def ended(
 ) -> Record:
     """Return the record of a unit's end: reached, failed or lost, and why.
 
-    seconds: how long it had its worker, else since its claim. training: of these the ones in which it trained and
-    validated; the rest went into starting, resuming and saving.
+    seconds: how long it occupied its worker; None: since its claim. training: the part spent on training and
+    validation; the rest went into starting, resuming and saving.
     """
     record: Record = {
         "event": "ended",

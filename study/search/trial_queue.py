@@ -1,4 +1,4 @@
-"""Claiming units and telling what came of them: a worker's transactions on the event log, each under its lock."""
+"""Claiming units and recording their ends: a worker's transactions on the event log, each under its lock."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TrialQueue:
             self.search.apply(record)
 
     def warm_up(self) -> None:
-        """Decide once without the lock: what a process imports and reads for its first decision is there then."""
+        """Decide once without the lock, so that the first decision under it imports and reads nothing more."""
         self.search.decide()
 
     @contextmanager
@@ -88,9 +88,9 @@ class TrialQueue:
                 self.__post_init__()
 
     def claim(self, worker: str, lease: bool = True) -> Claim | None:
-        """Return a unit to advance, None where there is none now; settles leases that have run out first.
+        """Return a unit to advance, None where there is none now; claims with expired leases are given up first.
 
-        `lease`: the worker renews it from now on; else who hands the unit on sees to it that it is not lost.
+        `lease`: write a lease, which the worker renews; False: the unit's job is followed through SLURM instead.
         """
         with self.transaction():
             self.expire(time.time())
@@ -147,7 +147,7 @@ class TrialQueue:
         return len(new)
 
     def record_control(self, event: str, why: str = "") -> None:
-        """Append an event of the user's: "stopped" hands nothing out any more, "resumed" does again."""
+        """Append an event of the user's: after "stopped" no units are handed out until "resumed"."""
         with self.transaction():
             if self.search.stopped != (event == "stopped"):
                 self._append({"event": event, "time": round(time.time(), 3), **({"why": why} if why else {})})
@@ -184,7 +184,7 @@ class TrialQueue:
             self.search.apply(record)
 
     def expire(self, now: float) -> None:
-        """Give up the claims whose worker has not renewed its lease: the unit goes to whoever asks next."""
+        """Give up the claims whose lease has expired: the next worker that asks gets the unit."""
         for claim, age, renewed in self._silent(now):
             # It died before its next beat was due, and its trainer with it.
             lived = self.settings.lease / BEATS + (0.0 if renewed is None else max(0.0, renewed - claim.time))
@@ -192,7 +192,7 @@ class TrialQueue:
             (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
 
     def note_silent(self) -> Self:
-        """Note whose lease has run out, for who only looks: until another worker comes, nobody gives their units up."""
+        """Note which leases have expired, for a display: their units are given up when a worker next claims one."""
         with suppress(OSError):  # a folder that may only be read has no clock
             self.search.silent = frozenset(claim.number for claim, _, _ in self._silent(time.time()))
         return self
@@ -211,8 +211,8 @@ class TrialQueue:
     def give_up(self, claim: Claim, why: str, seconds: float, begun: bool = True, kind: Kind = GONE) -> None:
         """Give up a claim of a worker that is gone, `seconds` after it began. Within a transaction.
 
-        A unit that takes one worker after the other with it is given up for good, as the study's policy says of ends of
-        this kind. `begun`: it was advanced at all.
+        A unit whose workers keep dying fails for good once the study's retry policy says so for this kind of failure.
+        `begun`: it was advanced at all.
         """
         if claim.reserved is not None:
             seconds = min(seconds, claim.reserved / self.settings.devices)
@@ -224,5 +224,5 @@ class TrialQueue:
         self._append({**ended(claim, how, said, time.time(), seconds=seconds), **self._bad(claim, kind)})
 
     def _bad(self, claim: Claim, kind: Kind) -> Record:
-        """Return what a record says of a bad end besides: its kind, and how far the run has got [tokens]."""
+        """Return the fields that a failure adds to a record: its kind, and the tokens of the newest checkpoint."""
         return {"kind": kind, "saved": reached(self.folder.run(claim.key))} if kind else {}

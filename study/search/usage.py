@@ -1,7 +1,7 @@
 """The device time of a search: what units took, what the next one will take, what is left of the budget. Pure.
 
-A unit starts only if what it will take fits into what is left, and that much is then set aside: its worker ends it
-before it takes more. So the sum of what ended units took and what running ones may take never exceeds the budget.
+A unit starts only if its expected time fits into what is left. That time is then reserved, and the worker ends the
+unit before it takes more: time used plus time reserved never exceeds the budget.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 FIRST_SHARE = 1 / 16
-"""Of what is left, how much a unit gets before any has been timed."""
+"""Share of the remaining time that a unit gets before any has been timed."""
 SAFETY = 1.25
 LATEST = 32
 ENOUGH = 3
@@ -58,7 +58,7 @@ class DeviceTime:
         return SAFETY * (start + max(self._rates[-LATEST:]) * flops) * self.devices * self._patience.get(trial, 1.0)
 
     def affordable(self, trial: int, flops: float) -> bool:
-        """Say whether a unit fits into what is left."""
+        """Return whether a unit fits into what is left."""
         left, expected = self.left, self.expected(trial, flops)
         return left is None or (left > 0 if expected is None else expected <= left)
 
@@ -75,7 +75,7 @@ class DeviceTime:
             self.reserved[claim] = reserved
 
     def end(self, claim: int, trial: int, flops: float, record: Mapping[str, Any]) -> None:
-        """Charge what a unit took, and learn from it; one that ran into its limit gets half as much again next time."""
+        """Charge a unit's time and update the estimates; a trial that hit its limit gets 1.5 times as much next."""
         seconds = float(record["seconds"])
         self.used += seconds * self.devices
         self.reserved.pop(claim, None)

@@ -148,7 +148,7 @@ class TrialState(StrEnum):
     PAUSED = "paused"
     WAITING = "waiting"
     REPLACED = "replaced"
-    """Said of a member's point once the member goes on as another one's copy."""
+    """Shown for a member's point once the member has been replaced by a copy of another."""
 
 
 def verdict(search: Search, trial: Trial) -> TrialState:
@@ -165,7 +165,7 @@ def verdict(search: Search, trial: Trial) -> TrialState:
 
 
 def corner(domain: Domain, high: int) -> Setting:
-    """Return a domain's lowest or highest value: both are tried out before a search is written down."""
+    """Return a domain's lowest or highest value: configs with both are checked before a search is stored."""
     match domain:
         case Choice(values):
             numbers = [value for value in values if isinstance(value, int | float)]
@@ -178,7 +178,7 @@ def corner(domain: Domain, high: int) -> Setting:
 
 
 def _rungs(search: Search) -> list[str]:
-    """Return a row for each rung, with how far its losses tell the final ones among the trials that went on."""
+    """Return a row for each rung, with the rank correlation of its losses with later ones of the same trials."""
     rows = [("rung [tokens]", "trials", "went on", "best loss", "rank correlation with the final loss")]
     doubtful: list[int] = []
     for rung in search.scheduler.rungs:
@@ -226,7 +226,7 @@ def _best(search: Search) -> list[str]:
 
 
 def _front(search: Search) -> list[str]:
-    """Return the trials that no other one beats in every objective, where there are several objectives."""
+    """Return the Pareto front, where there are several objectives."""
     trials, best = front_of(search), search.incumbent
     if not trials or best is None:
         return []

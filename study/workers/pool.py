@@ -110,7 +110,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
 
 @contextmanager
 def driving(folder: StudyFolder) -> Iterator[None]:
-    """Be the one process that runs a search's workers on this machine; TimeoutError says who is it already."""
+    """Hold the lock of the one process that runs a search's workers here; TimeoutError names the present holder."""
     folder.path.mkdir(parents=True, exist_ok=True)
     stack = ExitStack()
     try:
@@ -281,7 +281,7 @@ def _spawn(folder: StudyFolder, name: str, copy: Path | None) -> subprocess.Pope
 
 
 def _begin(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
-    """Write a search down, or what is allowed to it from now on; points of the user's come first, a stop is over."""
+    """Store a search, or its new limits; enqueue the user's points; resume it where it was stopped."""
     _write(folder, config, wanted)
     queue = TrialQueue.of(folder)
     queue.enqueue([enqueued(point, queue.search.space) for point in config.search.enqueue])
@@ -330,7 +330,7 @@ def _local(config: StudyConfig) -> bool:
 
 
 def _check_ranks(cluster: ClusterConfig, run: RunConfig) -> None:
-    """Refuse a mesh that the tasks of a worker do not make up; a worker of one task starts the ranks itself."""
+    """Refuse a mesh whose size is not the worker's number of tasks; a worker of one task starts the ranks itself."""
     count = tasks(cluster)
     if load(cluster.executor).allocates and count > 1:
         sizing.check_ranks(cluster, run, count)

@@ -1,4 +1,4 @@
-"""Several ranks of one worker: the first decides, and what it decided is told to the others through a file.
+"""Several ranks of one worker: the first decides, and publishes its decision to the others in a file.
 
 The study's folder is what all nodes share anyway, so no connection has to be set up and none can break; a decision is
 needed once a unit, which lasts minutes. The file holds the latest decision only: a rank that comes late joins it.
@@ -71,7 +71,7 @@ class RankSync:
         return None
 
     def given_up(self, decision: Decision) -> bool:
-        """Say whether the first rank has gone on from a decision."""
+        """Return whether the first rank has gone on from a decision."""
         now = self.read()
         return now.number > decision.number or (now.number == decision.number and now.ended)
 

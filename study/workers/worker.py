@@ -1,9 +1,9 @@
-"""A search's worker, `python -m study.workers.worker runs/STUDY --name BATCH`: it claims, advances, tells, and again.
+"""A search's worker, `python -m study.workers.worker runs/STUDY --name BATCH`: it claims units and advances them.
 
-Any number may run, come and go at any time: they meet only in the study's event log. A worker ends when nothing is
-left, or at a signal, after the trainer has saved its checkpoint; its unit then goes to another. Where its batch was
-submitted for one unit it advances that and ends. A worker may be several tasks of SLURM: the first decides, the others
-join. Exit codes: 0 nothing left, 75 told to stop, 77 its unit is not wanted any more; for one unit, those of study.job.
+Workers may start and end at any time: they share nothing but the study's event log. A worker ends when no unit is left,
+or at a signal, after the trainer has saved its checkpoint; its unit then goes to another. Where its batch was submitted
+for one unit it advances that and ends. A worker may be several tasks of SLURM: the first decides, the others take part.
+Exit codes: 0 nothing left, 75 told to stop, 77 its unit is not wanted any more; for one unit, those of study.job.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def pool(worker: Worker) -> int:
 
 
 def follow(worker: Worker) -> int:
-    """Join what the first rank decides until it ends: every other rank of a worker."""
+    """Take part in what the first rank decides until it ends: every other rank of a worker."""
     ranks = worker.ranks
     while (decision := ranks.next(lambda: bool(worker.signals.received))) is not None:
         if decision.over is not None:
@@ -171,7 +171,7 @@ def _unit(worker: Worker) -> str | None:
 
 
 class Advance:
-    """Units of one run that one trainer takes without being started anew: each is told, and the next one claimed.
+    """Units of one run that one trainer process advances in turn: each is recorded, and the next one claimed.
 
     A trainer that has paused goes on if the next unit is of its own run; else it ends, and that unit is left to the
     worker. name: of the worker, to claim more; None: this unit only.
@@ -208,7 +208,7 @@ class Advance:
         return self._next
 
     def _next_target(self) -> int | None:
-        """Tell the unit that a trainer has paused at; return how far it goes on, None where its run does not."""
+        """Record the unit that the trainer has paused at; return the tokens to train on to, None where it ends."""
         if self._worker.signals.received or value_at(self._run, self._claim.unit.until) is None:
             return None
         self._record_end(0)

@@ -1,4 +1,4 @@
-"""A history of events gone through again: was each decision the scheduler's, and would it have been without losses?"""
+"""Re-applying a recorded history: is each decision the scheduler's, and would it be so without lost units?"""
 
 from __future__ import annotations
 

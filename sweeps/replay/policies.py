@@ -57,7 +57,7 @@ NOT_REPLAYED: Mapping[str, str] = {
     **{name: entry.not_replayed for name, entry in SCHEDULERS.items() if entry.not_replayed},
     "pb2": SCHEDULERS["pbt"].not_replayed,
 }
-"""Searches that recorded curves cannot tell of, and why."""
+"""Schedulers that recorded curves cannot replay, and why."""
 
 
 def missing(name: str, table: Table) -> str:

@@ -1,4 +1,4 @@
-"""What a sampler is: it proposes the config of a new trial from what the trials before it have shown. Pure."""
+"""The interface of samplers: a new trial's config is proposed from the results of earlier trials. Pure."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 OBJECTIVES = (("loss",), ("loss", "gpu_seconds"))
 REPEATS = 4
-"""Times a model that proposed what was tried is asked again, before a random draw is taken."""
+"""Retries for a model that proposes settings already tried, before a random draw is taken."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Modelled:
             )
 
     def propose(self, trial: int, tried: Sequence[Tried], rungs: Sequence[Rung] = ()) -> dict[str, Setting] | None:
-        """Return what the model expects most of; a random draw while there is too little to learn from."""
+        """Return the model's best candidate; a random draw while fewer than `startup` trials have reported."""
         shown = self._shown(tried)
         if shown is not None:
             had = taken(tried)

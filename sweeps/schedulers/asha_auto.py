@@ -1,4 +1,4 @@
-"""ASHA that pauses trials at every rung or lets them go straight on, as starting them turns out to cost.
+"""ASHA that pauses trials at every rung, or stops or continues them at once, by the measured cost of a start.
 
 A trial that goes on at once keeps its process; one that is promoted later is started anew. On recorded curves with a
 cost for each start, promotion is the better of the two while that is below about 3.7 % of a full training.
@@ -32,7 +32,7 @@ class AshaAuto(AshaPromotion):
 
     @property
     def stopping(self) -> bool:
-        """Whether trials go straight on or stop, instead of pausing."""
+        """Whether trials continue or stop at a rung at once, instead of pausing."""
         return self.share is not None and self.share > self.break_even
 
     def apply(self, event: Event) -> None:

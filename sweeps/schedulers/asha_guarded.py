@@ -1,8 +1,9 @@
-"""ASHA with a stake: it selects with a fixed share of the resource, the rest trains trials that nobody selects.
+"""ASHA on a fixed share (`stake`) of the resource; the rest trains unselected trials to the end.
 
-On real curves of large models successive halving can be worse than random search: where the order at a rung is not
-that at the end, it keeps the wrong trials and never sees the right ones. Trials trained to the end whatever their early
-losses insure against that, and no evidence makes up for them: what they may find shows in no trial seen before.
+Where early losses do not predict the final ones, as on some curves of large models, successive halving can be worse
+than random search: it keeps the wrong trials and never sees the right ones. Trials trained to the end whatever their
+early losses guard against that. The share stays, however well early losses have predicted so far: that says nothing of
+trials not yet seen.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from sweeps.schedulers.base import Evidence, SchedulerOptions
 from sweeps.schedulers.evidence import Odds
 
 DOUBT = 1.0
-"""Odds below which trials speak against early places: then selection gets nothing until they rise again."""
+"""Odds below which ASHA gets no resource until they rise again: early ranks do not predict final ones."""
 ROUNDING = 1e-9
-"""What sums and products of shares may be off by."""
+"""Tolerance for rounding in sums and products of shares."""
 
 
 class AshaGuarded(AshaPromotion):
-    """Promotion ASHA with `stake` of the resource, among trials of its own; all others are probes.
+    """Promotion ASHA with `stake` of the resource, among trials of its own; all other trials are probes.
 
-    A probe is trained to the end, rung by rung, unless it diverges. Where no trial may be started any more, those that
-    selection has paused become probes, by their numbers. Selection holds one worker in 1 / stake. With fewer workers
-    it has one for whole trainings R that probes have earned, stake / (1 - stake) for each unit of their resource, so
-    that the others end when random search's trials would.
+    A probe is trained to the end, rung by rung, unless it diverges. Once no new trial may start, the trials that ASHA
+    has paused become probes, in the order of their numbers. ASHA holds one worker in 1 / stake. With fewer workers it
+    gets one for whole trainings R as probes earn them, stake / (1 - stake) for each unit of a probe's resource, so that
+    probes end when the trials of a random search would.
     """
 
     def __init__(self, r: int, R: int, eta: int = 3, *, limit: int | None = None, stake: float = STAKE) -> None:
@@ -89,7 +90,7 @@ class AshaGuarded(AshaPromotion):
         yield from self._selecting()
 
     def _due(self) -> Iterator[Unit]:
-        """Yield selection's units if it may hold one more worker, else those that fit what has been earned for one."""
+        """Yield ASHA's units if it may hold one more worker, else those that fit into what probes have earned."""
         running = self.trials.running.values()
         held = sum(not unit.probe for unit in running)
         if held + 1 <= self.share * (len(running) + 1) + ROUNDING:
@@ -113,7 +114,7 @@ class AshaGuarded(AshaPromotion):
                 self.contest[k].promote(unit.trial)
 
     def _see(self, trial: int, value: float, passed: range) -> None:
-        """Enter a trial's value where it competes and where others are placed by it; at the end take in its order."""
+        """Record a trial's value on its rungs; at its end, update the odds with its early and final ranks."""
         for k in passed:
             if trial in self.selected:
                 self.contest[k].record(trial, value)

@@ -42,11 +42,11 @@ class Population(Protocol):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a guard's next decision rests on.
+    """State of `asha_guarded`.
 
-    odds: of early places telling the final order against not, by `finished` trials, `probes` of which nobody selected;
-    needed: odds below which selection gets nothing; share: of all resource that selection gets now; given, allowed:
-    what selection was given, and what the probes have earned for it [resource].
+    odds: that early ranks predict final ones against that they do not, by `finished` trials, of which `probes` were
+    unselected; needed: odds below which ASHA gets nothing; share: of all resource, what ASHA gets now; given, allowed:
+    what ASHA has used, and what the probes have earned for it [resource].
     """
 
     odds: float
@@ -79,18 +79,18 @@ class Scheduler(Protocol):
         return False
 
     def evidence(self) -> Evidence | None:
-        """Return what a guard's next decision rests on; None where nothing guards it."""
+        """Return the state of a guard (`asha_guarded`); None for a scheduler without one."""
         return None
 
     def for_forecast(self) -> Self:
-        """Return a copy to go on with in thought, which may choose settings in a cheaper way."""
+        """Return a copy for simulations, which may choose settings in a cheaper way."""
         return copy.deepcopy(self)
 
     def apply(self, event: Event) -> None:
-        """Take notice of an event; events come in the order in which they were logged."""
+        """Apply an event; events come in the order in which they were logged."""
 
     def candidates(self) -> Iterator[Unit]:
-        """Yield the units that may be handed out now, what is wanted most first. Changes nothing: `Started` does."""
+        """Yield the units that may be handed out now, best first. Pure: only `Started` changes the state."""
 
     def decide(self) -> Unit | None:
         """Return the next unit of work, None where there is none now."""
@@ -126,7 +126,7 @@ def make_scheduler(name: str, options: SchedulerOptions) -> Scheduler:
 
 @dataclass
 class Trials:
-    """Where every trial stands: its resource, the unit it is in, whether it failed; what was lost comes first."""
+    """The state of every trial: its resource, its current unit, whether it failed; lost units come first."""
 
     limit: int | None = None
     at: dict[int, int] = field(default_factory=dict)

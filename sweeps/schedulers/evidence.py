@@ -1,4 +1,4 @@
-"""Whether early places tell the final order: a likelihood ratio that grows only by chance where they do not."""
+"""Whether early ranks predict final ones: a likelihood ratio that grows only by chance where they do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 STRENGTHS = (0.5, 1.0)
 """How strongly early places may tell the order: at 1 a trial among the first tenth is as good as the best of ten."""
 TOP = 3
-"""Only the best so many are told apart: which of the bad trials are the worst says nothing about a search."""
+"""Number of best trials whose order counts: the order of the bad ones does not matter to a search."""
 
 
 def log_ratio(weights: Sequence[float]) -> float:
@@ -59,7 +59,7 @@ class Order:
 
 
 class Odds:
-    """How much likelier the final order is if early places tell it than if not: the mean over :data:`STRENGTHS`."""
+    """Likelihood ratio of the final order, early ranks predicting it against not: the mean over :data:`STRENGTHS`."""
 
     def __init__(self) -> None:
         self._orders = [Order(strength) for strength in STRENGTHS]

@@ -1,4 +1,4 @@
-"""Population based training (Jaderberg et al. 2017): members that do badly copy one that does well and vary it."""
+"""Population based training (Jaderberg et al. 2017): bad members copy a good one (exploit) and vary it (explore)."""
 
 from __future__ import annotations
 
