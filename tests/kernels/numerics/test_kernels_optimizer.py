@@ -68,8 +68,11 @@ def test_a_scale_in_the_step_is_that_of_gradients_multiplied_before() -> None:
             torch._foreach_mul_(grads, scale)
         options = NUMBERS | {"grad_scale": scale if folded else None}
         kernels.adamw_step(weights, grads, means, squares, step=2, **options)
-        results.append(digest([*weights, *means, *squares]))
-    assert results[0] == results[1]
+        results.append([*weights, *means, *squares])
+    if INTERPRETED:
+        assert digest(results[0]) == digest(results[1])
+    for once, twice in zip(*results, strict=True):  # a compiler joins the product with the sum: one rounding fewer
+        assert error(once, twice) < 1e-7
 
 
 def test_the_trainers_optimizer_clips_in_the_same_pass() -> None:
