@@ -44,6 +44,9 @@ def connect(uri: str, study: str, base: Path, redact: Redact) -> MlflowStore:
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    # A batch makes thousands of objects that all live until it is written, and importing MLflow a million that stay:
+    # collecting them early finds nothing.
+    gc.set_threshold(100_000, 20, 100)
     try:
         database = address.sqlite_file(uri)
         artifacts = address.artifact_root(uri, study, base)
@@ -58,10 +61,8 @@ def connect(uri: str, study: str, base: Path, redact: Redact) -> MlflowStore:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     except (OSError, _mlflow_error()) as error:
         raise StoreAwayError(redact(str(error))) from None
-    # A batch makes thousands of objects that all live until it is written: collecting them early finds nothing.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
     return MlflowStore(client, artifacts, redact)
 
 
