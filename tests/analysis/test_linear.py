@@ -77,5 +77,5 @@ def test_rates_and_batches_are_fitted_on_logs(tmp_path: Path) -> None:
 
 def test_linear_is_a_loss_by_name() -> None:
     assert objectives.named("linear") == objectives.Linear()
-    with pytest.raises(ValueError, match="use one of huber, squared, l1, student_t, linear"):
+    with pytest.raises(ValueError, match="use one of huber, student_t, l1, squared, linear"):
         objectives.named("least squares")

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from analysis.inputs.learning import validations
 
@@ -67,6 +68,12 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         if name not in columns:
             raise ValueError(f"{path} has no column {name!r}, only {', '.join(columns)}; run analysis.fit again")
     return tuple(_row(record) for record in records)
+
+
+def as_rows(frame: Any) -> tuple[Row, ...]:
+    """Return a tidy frame with predictions as rows, as `runs.csv` would give them (docs/tutorial.md draws them)."""
+    text = frame.astype(object).where(frame.notna(), "").to_dict("records")
+    return tuple(_row({str(name): str(value) for name, value in record.items()}) for record in text)
 
 
 def read_curves(folder: Path, rows: Iterable[Row]) -> tuple[Curve, ...]:
