@@ -125,7 +125,9 @@ def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:
     notes = list(basis.notes)
     far = budget / basis.largest if basis.largest else None
     if far is not None and far > 30:
-        notes.append(f"the budget is {far:.3g} times the largest run: intervals hold no error of the form out there")
+        notes.append(
+            f"the budget is {far:.3g} times the largest run: its intervals do not cover errors of the extrapolated form"
+        )
     if far is not None and basis.tested is not None and far > basis.tested / 0.8:
         reach = f"reach {numbers.factor(basis.tested)} at most" if basis.tested else "are none"
         notes.append(

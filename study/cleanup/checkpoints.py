@@ -40,7 +40,7 @@ class KeepRules:
 
 @dataclass(frozen=True)
 class Needs:
-    """What others go on from: tokens at which a run's checkpoint is needed, by key; folders named outright."""
+    """Checkpoints that other runs start from: the tokens of each, by the run's key; folders named by their path."""
 
     tokens: Mapping[str, frozenset[int]]
     folders: frozenset[Path]
@@ -139,7 +139,7 @@ def stored(run: RunFolder) -> list[Checkpoint]:
 def prune(run: RunFolder, policy: KeepRules, fence: Fence, really: bool) -> Pruning:
     """Remove (or with `really` False: name) what a run does not need, under its lock; skipped where that is held.
 
-    fence: says what others go on from at that moment, and lets nobody add to it until the names are gone.
+    fence: yields the checkpoints that others need, under locks that keep these from changing during the removal.
     """
     key = run.path.name
     if not run.checkpoints.is_dir():

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             f"  {made.branches} go on from another run's checkpoint: no value (NaN) before it; a replay leaves them out"
         )
     if made.branches == rows:
-        print("  none began at the start: nothing to replay, for nobody knows what copied weights would have come to")
+        print("  all continue from other runs' weights: nothing can be replayed, for their first part is not known")
         return 0
     cost = " cost=table" if "epoch_cost" in made.arrays else ""
     print(

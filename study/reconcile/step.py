@@ -41,7 +41,7 @@ SUBMITTER_SECONDS = 120.0
 NEIGHBOURS_SECONDS = 30.0
 """How long a job that looks after others waits for one that submits: nobody may come after it."""
 SEARCH_SECONDS = 60.0
-"""How long whoever advances a search waits for another process that submits."""
+"""How long a step of a search waits for another process that submits."""
 LOOK_SECONDS = 10.0
 """How often commands that look at a study ask for room, all of them together."""
 
@@ -102,7 +102,7 @@ def _as_asked(study: StudyFolder, services: Services, asked: Submit | Resolve) -
 
 
 def _after_look(study: StudyFolder, services: Services, look: Look) -> Stepped:
-    """See to what follows from what was just seen, in passing: nothing stops the command that looks."""
+    """Record and submit what follows from a status query; no error of that stops the command that asked."""
     observer, before = look.observer, look.observer.known
     aside = replace(services, report=lambda text: None) if look.quiet else services
     submitted = None

@@ -1,4 +1,4 @@
-"""What the step is taken for: each says what is asked, and by whom."""
+"""What triggers a step: who asks for it, and what for."""
 
 from __future__ import annotations
 

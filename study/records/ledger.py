@@ -20,11 +20,11 @@ Event = Mapping[str, Any]
 
 
 UNIT = "unit"
-"""In what a job is given: it advances one unit of a search. An earlier version wrote the point's key there."""
+"""Key in a job's resources: it advances one unit of a search. An earlier version wrote the point's key there."""
 JOB_ID = re.compile(r"[0-9A-Za-z][\w.-]*")
-"""What is handed to SLURM's commands as a job: never what they would take for an option."""
+"""What may be passed to SLURM's commands as a job id: never an option."""
 WITHOUT_A_NAME = "slurm"
-"""Whose the points are that wait in a ledger which does not say it: then only one executor had a queue."""
+"""Executor of waiting points where an older ledger names none: then only this one had a queue."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Batch:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether it was meant to be submitted and nobody wrote down whether it was."""
+        """Whether its intent is recorded, but neither its submission nor its failure."""
         return self.job_id is None and self.abandoned is None
 
     @property
@@ -117,13 +117,13 @@ class Ledger:
 
     @property
     def refusal(self) -> str | None:
-        """In which words SLURM took no job for the latest submission, for good; None where it did not refuse it so."""
+        """SLURM's message where it refused the latest submission for good; else None."""
         latest = next(reversed(list(self.batches.values())), None)
         return latest.abandoned if latest is not None and latest.refused else None
 
     @property
     def unclear(self) -> bool:
-        """Whether nobody wrote down of some submission whether it reached the scheduler."""
+        """Whether some batch is ambiguous."""
         return any(batch.ambiguous for batch in self.batches.values())
 
     @property

@@ -35,7 +35,7 @@ def is_search(name: object) -> bool:
 
 
 def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], dict[str, Condition], list[str]]:
-    """Return the domains by key, which of them hang on another, and the overrides that are fixed.
+    """Return the domains by key, the conditional ones with their conditions, and the overrides that are fixed.
 
     A key that exists only where another has some value says so by a tag: `optim.momentum=tag("optim.name=muon|sgd",
     interval(0.8,0.99))`. ValueError for a key that is not searched over.
@@ -58,7 +58,7 @@ def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], dict[str,
             raise ValueError(f"{override.input_line}: one condition a key: {' and '.join(sorted(said))} are two")
         if said:
             tagged[key] = said[0]
-    # What others hang on is known before them.
+    # A key that others depend on comes before them.
     ordered = {key: found[key] for key in (*(k for k in found if k not in tagged), *tagged)}
     return ordered, {key: _condition(key, tag, found) for key, tag in tagged.items()}, fixed
 

@@ -163,7 +163,7 @@ def gather(
     no_room: str = "",
     started: bool = True,
 ) -> tuple[Evidence, dict[str, Any] | None]:
-    """Return all that is seen of one point, for whoever judges it, and its run's outcome.json as it was then.
+    """Return the evidence on one point, from which its state is derived, and its run's outcome.json as it was then.
 
     job: SLURM's view of its present job. started: whether it has a folder, else nothing in it is looked for.
     """

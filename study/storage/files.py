@@ -120,7 +120,7 @@ def locked(path: Path, timeout: float = -1) -> Iterator[Callable[[], bool]]:
     """Hold the lock file while the block runs; wait `timeout` seconds for it (-1: for ever), then TimeoutError.
 
     A lock ends with its holder, however that dies. The block gets what tells whether it still holds the lock: without
-    POSIX locks a process that stood still for long may have been taken for dead. See :mod:`study.storage.locks`.
+    POSIX locks another process may have taken it over while this one was suspended. See :mod:`study.storage.locks`.
     """
     if kind_of(path) == "link":
         links = LinkLock(path)

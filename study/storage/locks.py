@@ -96,7 +96,7 @@ class LinkLock:
 
     @property
     def held(self) -> bool:
-        """Whether it is still this one's turn: a process that stood still for long may have been taken for dead."""
+        """Whether this process still holds the lock: while it was suspended another may have taken it over."""
         turn = self._number
         return turn > 0 and self._link(turn).is_symlink() and not self._done(turn).is_symlink()
 

@@ -1,4 +1,4 @@
-"""Searches whose units are jobs of their own: the step is taken in passing, and as a job of one unit ends."""
+"""Searches whose units are jobs of their own: steps after other commands, and as the job of a unit ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 
 QUIET = Services(report=partial(print, file=sys.stderr, flush=True))
-"""What goes out in passing is said where it disturbs no table and no JSON."""
+"""Reports to standard error, where they disturb no table and no JSON."""
 
 
 def advance_quietly(folder: StudyFolder, services: Services = QUIET) -> None:

@@ -38,7 +38,7 @@ def waiting_jobs(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
 
 
 def refusal(folder: StudyFolder) -> list[str]:
-    """Return in which words SLURM took no job for the search, and what to do; nothing where the latest went out."""
+    """Return why SLURM refused the search's latest submission, and what to do; nothing where it did not."""
     said = ledger.read(folder).refusal
     if said is None:
         return []

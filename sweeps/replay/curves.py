@@ -20,7 +20,7 @@ class Table:
 
     points: each configuration's place in the unit cube, (configurations, dimensions), by the ranks of its settings;
     None where the file does not say what was tried. cost: of one unit of resource each, mean 1. left_out: rows of the
-    file that have no value at first and one later: they went on from other weights, so nobody knows their beginning.
+    file that have no value at first and one later: they continued from other weights.
     """
 
     losses: Floats

@@ -37,7 +37,7 @@ class Kernel:
 
 
 GRID = tuple(Kernel(*said) for said in product((0.1, 0.2, 0.4, 0.8), (0.01, 0.1, 0.4), (0.01, 0.1, 0.4)))
-"""The kernels that :func:`likeliest` chooses from: unlike an optimizer's, its choice does not hang on last bits."""
+"""The kernels that :func:`likeliest` chooses from: unlike an optimizer's, its choice does not depend on rounding."""
 
 
 class Posterior:

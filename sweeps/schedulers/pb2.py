@@ -105,7 +105,7 @@ def normalised(gains: Sequence[float]) -> Floats:
 def _best_first(bound: Callable[[Floats], Floats], free: NDArray[np.bool_], random: np.random.Generator) -> Floats:
     """Return places drawn from the unit cube, highest bound first; what is not free is in the middle.
 
-    A choice among draws does not hang on the last bits of a processor's sums, as one that gradients lead to does.
+    A choice among draws does not depend on a processor's rounding, as one by gradients would.
     """
     places = np.where(free, random.random((CANDIDATES, len(free))), 0.5)
     bounds = bound(places)

@@ -101,7 +101,7 @@ class CheckpointManager:
         return time.perf_counter() - self._at >= self._config.runtime.checkpoint_seconds
 
     def _give_up(self) -> None:
-        """Raise SaveError where saving has failed for so long that too much would be lost."""
+        """Raise SaveError where saves have failed for longer than :func:`given_up` allows."""
         why, now = self._saver.failure, time.perf_counter()
         if why is None:
             self._failing_since = None
@@ -271,7 +271,7 @@ def _same_plan(found: Checkpoint, config: RunConfig) -> bool:
 
 
 def given_up(unsaved: float, interval: float) -> bool:
-    """Say whether a run ends whose saves have failed for `unsaved` seconds, at one checkpoint every `interval`."""
+    """Return whether a run ends after its saves have failed for `unsaved` seconds, at one every `interval` seconds."""
     return unsaved >= max(UNSAVED_SECONDS, UNSAVED_INTERVALS * interval)
 
 

@@ -16,12 +16,12 @@ from typing import Any
 from train.spec.config import SpikesConfig
 
 _SMALLEST_SPREAD = 1e-3
-"""Least standard deviation, as a share of the mean: a loss that hardly moves does not make noise a spike."""
+"""Least standard deviation, as a share of the mean: on a flat loss, noise is no spike."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the detector remembers, as plain numbers: it belongs into a checkpoint.
+    """The detector's state, as plain numbers, which a checkpoint stores.
 
     losses, norms: of the latest steps that were not high, oldest first. first: the step at which the present row of
     high steps began, None outside of one. row: its length [steps].

@@ -1,4 +1,4 @@
-"""One run's judgement of its own steps: counts, spikes and what follows, with a state that a checkpoint keeps."""
+"""Monitoring a run's steps: counts of bad ones, spikes and what follows; a checkpoint keeps its state."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Arrived(NamedTuple, Generic[Stamp]):
 
 
 class Late(Generic[Stamp]):
-    """A queue of steps: what the host knows of each (its stamp), and scalars that the device still owes."""
+    """A queue of steps: what the host knows of each (its stamp), and scalars that are still on the device."""
 
     def __init__(self, device: torch.device, mark: Callable[[], Mark] | None = None) -> None:
         """`mark` makes the marks of another device that is as far behind as a GPU."""

@@ -1,4 +1,4 @@
-"""One small file per rank that says where it is and how fast, so that whoever started it sees whether it moves.
+"""A heartbeat file per rank with its step, phase and pace, by which its launcher sees whether it makes progress.
 
 `HEARTBEAT` in the environment names the file, `HEARTBEAT_WHERE` the node. The file is one line of JSON, written in
 place at most once a second and whenever something begins that may take long; without the variable nothing is written.

@@ -1,4 +1,4 @@
-"""What a rank tells those who watch whether it hangs: its starter by a file, the other ranks by the watchdog."""
+"""A rank's signs of progress: the heartbeat file for its launcher, the watchdog for the other ranks."""
 
 from __future__ import annotations
 

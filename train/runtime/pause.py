@@ -1,4 +1,4 @@
-"""A run that has paused may be told to go on by whoever started it, instead of being started again.
+"""A paused run waits for its launcher's answer and trains on if it gets a new target, without a restart.
 
 The environment variable PAUSE names two files: the trainer writes where it stands to `<PAUSE>.asked`, the starter its
 answer to `<PAUSE>.answer`, each with the number of the pause, so that neither takes an old one for a new one.

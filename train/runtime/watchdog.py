@@ -1,4 +1,4 @@
-"""Ranks that wait for one that hangs: after a while every rank says where it stands, and the run ends.
+"""The watchdog between ranks: where one of them hangs, every rank dumps its stacks, and the run ends.
 
 Each rank has a thread that looks whether its training moves. The first one that does not move for the limit raises an
 alarm in the store at which the ranks met; all of them, the hanging one included, then write the stacks of their

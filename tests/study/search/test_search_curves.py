@@ -123,7 +123,7 @@ def test_where_every_run_is_a_copy_no_replay_is_proposed(tmp_path: Path, capsys:
         finished(study, lr, parent=f"{parent}@{BUDGET // 2}")
     assert main(["export-curves", str(study.path), str(tmp_path / "c.npz")]) == 0
     said = capsys.readouterr().out
-    assert "none began at the start: nothing to replay" in said and "sweeps.replay" not in said
+    assert "all continue from other runs' weights: nothing can be replayed" in said and "sweeps.replay" not in said
 
 
 def test_a_run_that_has_not_begun_has_no_curve(tmp_path: Path) -> None:

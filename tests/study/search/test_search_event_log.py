@@ -35,6 +35,6 @@ def test_a_writer_that_was_taken_for_dead_does_not_write_over_others(tmp_path: P
     stood_still.append([{"a": 1}])
     other.read()
     other.append([{"b": 2}])
-    with pytest.raises(TimeoutError, match="taken for dead"):
+    with pytest.raises(TimeoutError, match="another process has appended to it"):
         stood_still.append([{"c": 3}])
     assert EventLog(tmp_path / "log").read() == [{"a": 1}, {"b": 2}]
