@@ -18,30 +18,29 @@ from analysis.values.findings import finding
 MANY_UNDEFINED = 0.01
 """A larger share of draws without a minimum than this is a finding."""
 
+WIDER = "widen the range of sizes at this budget, or repeat with more seeds"
+LEFT_OUT = {
+    "edge": ("edge_minimum", "add sizes beyond that edge at this budget"),
+    "inverted": ("inverted_parabola", WIDER),
+    "flat": ("flat_parabola", WIDER),
+    "negative": ("negative_parabola", "add sizes at this budget around its lowest losses"),
+    "too_few": ("few_points", "add sizes at this budget; five over a factor of 16 are a good valley"),
+}
+"""The finding and the advice about a budget that is left out, by the status of its valley."""
+
 
 def of_budgets(valleys: Sequence[Valley]) -> list[Check]:
     """Return a finding for every budget without a minimum, and for minima that lean on the edge of their sizes."""
-    advice = {
-        "edge": "add sizes beyond that edge at this budget",
-        "inverted": "widen the range of sizes at this budget, or repeat with more seeds",
-        "flat": "widen the range of sizes at this budget, or repeat with more seeds",
-        "negative": "add sizes at this budget around its lowest losses",
-        "too_few": "add sizes at this budget; five over a factor of 16 are a good valley",
-    }
-    codes = {
-        "edge": "edge_minimum", "inverted": "inverted_parabola", "flat": "flat_parabola",
-        "negative": "negative_parabola", "too_few": "few_points",
-    }  # fmt: skip
     out = []
-    for status, code in codes.items():
+    for status, (code, advice) in LEFT_OUT.items():
         bad = [v for v in valleys if v.status == status]
         if len(bad) > 3:
             labels = ", ".join(f"{v.flops_budget:.3g}" for v in bad[:3])
             text = f"{len(bad)} budgets are left out ({labels}, ... FLOPs); the first: {bad[0].reason}"
-            out.append(finding(code, text, advice[status]))
+            out.append(finding(code, text, advice))
         else:
             texts = [f"budget {v.flops_budget:.3g} FLOPs is left out: {v.reason}" for v in bad]
-            out += [finding(code, text, advice[status]) for text in texts]
+            out += [finding(code, text, advice) for text in texts]
     minima = [v for v in valleys if v.status == "minimum"]
     out += scatter.few(len(minima))
     off = [v for v in minima if _offset(v) > 0.7]

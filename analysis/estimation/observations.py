@@ -25,6 +25,9 @@ class Observations:
 
     `size` are model sizes, `run` the runs (rows of one run are its checkpoints), `cell` equal settings, of which
     several rows are repeats with other seeds. `extra` holds further columns that findings look at.
+
+    Not :class:`analysis.inputs.dataset.Rows`, which are runs with N, D, C and loss: this is what one law reads of them
+    (statsmodels' exog and endog), and laws of rates, of task errors or of learning curves have other columns.
     """
 
     inputs: Array

@@ -220,12 +220,6 @@ class Estimate:
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(self.form.log_value(theta, x)))
 
-    def log_gradient(self, runs: Any, theta: Array | None = None) -> Array:
-        """Return the gradient (n, q) of ln target by the free internal constants, at the fit or at `theta` (p,)."""
-        x = np.log(observations.inputs(runs, self.form)) - self.problem.centres[:, None]
-        at = self.point.theta if theta is None else theta
-        return self.problem.constraint.pull(self.form.jacobian(at[None], x)[0])
-
     def slopes(self, names: tuple[str, ...], logs: bool = False) -> Array:
         """Return the derivatives (m, p) of quantities, or of the positive ones' logs, by theta: central differences."""
         theta = self.point.theta

@@ -267,18 +267,6 @@ def test_tied_constants() -> None:
     assert fit.constraints == {"beta": "alpha"}
 
 
-def test_gradients_of_the_log_target() -> None:
-    fit = squared()
-    where = {"params": [1e8, 1e9], "tokens": [1e10, 1e12]}
-    theta = scipys().x
-    for at in (None, theta + 0.1):
-        point = theta if at is None else at
-        expected = gradient(lambda t: log_law(t, np.array([1e8, 1e9]), np.array([1e10, 1e12])), point).T
-        np.testing.assert_allclose(fit.log_gradient(where, at), expected, rtol=1e-4, atol=1e-8)
-    tied = fit_law(table(), loss="squared", resamples=0, tie={"beta": "alpha"})
-    assert tied.log_gradient(where).shape == (2, 4)
-
-
 def test_bootstrap_figures_are_those_of_the_draws() -> None:
     fit = known(drawn())
     assert fit.thetas.shape == (60, 5)
