@@ -49,11 +49,15 @@ OPTIM = (
     "tests/train/optim/test_optim_steps.py",
     "tests/train/spec/test_spec_recipe.py",
 )
-ANALYSIS = ("tests/analysis/exact", *(f"tests/analysis/test_{name}.py" for name in (
-    "approaches", "as_asked", "curves", "engine", "fit", "foreign", "forms",
-    "formulas", "frame", "human", "intervals", "law", "newton",
-    "next", "pitfalls", "plans", "precision", "scatter", "score", "sentences", "settings", "simulation", "summary",
-    "surface", "suspects", "ties", "valleys",
+ANALYSIS = (*(str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/analysis").rglob("test_exact_*.py"))),
+            *(f"tests/analysis/{name}.py" for name in (
+    "approaches/test_approaches", "approaches/test_curves", "approaches/test_settings", "approaches/test_surface",
+    "approaches/test_valleys", "diagnostics/test_suspects", "estimation/test_engine", "estimation/test_newton",
+    "estimation/test_ties", "inference/test_intervals", "inference/test_law", "inference/test_pitfalls",
+    "inference/test_scatter", "inference/test_simulation", "inputs/test_foreign", "inputs/test_frame",
+    "laws/test_forms", "laws/test_formulas", "planning/test_next", "planning/test_plans", "report/test_sentences",
+    "report/test_summary", "results/test_as_asked", "results/test_fit", "test_precision", "test_score",
+    "text/test_human",
 )))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
     "asha_auto", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit",

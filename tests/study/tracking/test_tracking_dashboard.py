@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from study.storage.layout import StudyFolder
-from tests.analysis.test_report_browser import BROWSER, Browser
+from tests.analysis.report.test_report_browser import BROWSER, Browser
 from tests.study.support.studies import environment, make_study, study_command
 from tests.study.tracking.test_tracking_server import SMALL, free_port
 

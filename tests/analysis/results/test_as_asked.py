@@ -13,7 +13,7 @@ from analysis.estimation.objectives import Huber
 from analysis.inputs.rows import from_csv
 from tests.analysis import studies
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def tutorial() -> Any:

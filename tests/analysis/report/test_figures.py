@@ -27,7 +27,7 @@ from analysis.values.study_result import Fit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from analysis.inputs.dataset import Rows, rows
 from analysis.values.blocks import Basin, Block, Clash, Dropped, Identified, Optimizer
 from analysis.values.study_result import Backtest, BacktestRun, Choice, Proposal, Recommendation
 from tests.analysis import studies
-from tests.analysis.exact.verdicts import UNIDENTIFIED
+from tests.analysis.verdicts import UNIDENTIFIED
 
 
 def runs(ratio: Any, budgets: Any = None) -> Rows:

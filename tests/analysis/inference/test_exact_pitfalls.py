@@ -14,7 +14,7 @@ from analysis.inference import findings, refusals
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.values.blocks import Basin, Identified, Optimizer
-from tests.analysis.exact.verdicts import UNIDENTIFIED
+from tests.analysis.verdicts import UNIDENTIFIED
 
 N = np.array([1e6, 2e6, 4e6])
 D = np.array([2e7, 4e7, 8e7])

@@ -21,7 +21,7 @@ from analysis.values import study_result
 from analysis.values.json_values import to_json
 from tests.analysis import studies
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def run(tmp_path: Path, table: pd.DataFrame, *arguments: str) -> study_result.Fit:

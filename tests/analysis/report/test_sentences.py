@@ -29,7 +29,7 @@ from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit
 from tests.analysis import studies
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 Expected = Callable[[dict[str, Any]], Mapping[str, str]]
 
 

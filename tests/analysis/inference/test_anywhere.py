@@ -21,7 +21,7 @@ from analysis.laws import sum_of_powers
 from analysis.text import numbers
 from tests.analysis import anywhere, studies
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SETTINGS = {
     "Haswell": ("Haswell", 1, "as_given", False),
     "Haswell, two threads, shuffled": ("Haswell", 2, "shuffled", False),

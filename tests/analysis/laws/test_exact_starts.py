@@ -14,7 +14,7 @@ from analysis.laws.quantization import starts as precision_starts
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis.formulas import LAWS
-from tests.analysis.test_forms import design
+from tests.analysis.laws.test_forms import design
 
 AXIS = np.exp(np.linspace(np.log(0.02), np.log(2.5), 32))
 """The exponents of the projected grid for laws of one or two."""

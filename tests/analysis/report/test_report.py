@@ -26,7 +26,7 @@ from analysis.values import study_result
 from analysis.values.blocks import Check, Identified
 from analysis.values.study_result import Fit
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 FIT = DATA / "fit_example.json"
 HOSTILE = """<script>alert("x")</script><img src=x onerror='y'>&amp;$\\frac{1}{2}$"""
 

@@ -12,7 +12,7 @@ from analysis.laws.base import Form, Linked
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE, SumOfPowers
 from tests.analysis.formulas import FORMULAS, LAWS
-from tests.analysis.test_forms import design
+from tests.analysis.laws.test_forms import design
 
 
 def test_every_law_has_its_formula_here() -> None:

@@ -11,7 +11,7 @@ import pytest
 from analysis.report.terminal import law_text, summary
 from analysis.summary import main
 
-FIT = Path(__file__).parent / "data" / "fit_example.json"
+FIT = Path(__file__).parents[1] / "data" / "fit_example.json"
 
 
 @pytest.fixture

@@ -390,7 +390,7 @@ def test_the_public_surface_is_short_and_complete() -> None:
 
 def test_functions_keep_their_names_beside_the_command_of_the_same_name() -> None:
     """Importing the module `analysis.compare` would put it in the function's place: it is only run."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     files = [path for room in ("analysis", "study", "tests/analysis") for path in (root / room).rglob("*.py")]
     assert not [str(path) for path in files if "analysis.compare" in imported(path) - {"analysis.compare.compare"}]
     code = "from analysis import compare; assert callable(compare); import sys, runpy; "

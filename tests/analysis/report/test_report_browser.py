@@ -17,7 +17,7 @@ import pytest
 
 from analysis.report.write import write
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--headless",
@@ -127,7 +127,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def real_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The 240 runs of Hoffmann et al. 2022 as read off their figure by Besiroglu et al. 2024."""
-    runs = Path(__file__).parents[3] / "shared" / "data" / "scaling" / "chinchilla_epoch" / "runs.csv"
+    runs = Path(__file__).parents[4] / "shared" / "data" / "scaling" / "chinchilla_epoch" / "runs.csv"
     if not runs.exists():
         pytest.skip(f"{runs} is not here")
     out = tmp_path_factory.mktemp("real")

@@ -159,7 +159,7 @@ def test_every_n_star_is_of_one_count(tmp_path: Path) -> None:
 
 
 def test_lack_of_fit_is_seen_with_a_single_run_at_a_budget() -> None:
-    table = pd.read_csv(Path(__file__).parent / "data" / "early_training.csv")
+    table = pd.read_csv(Path(__file__).parents[1] / "data" / "early_training.csv")
     alone = pd.concat([table, table.iloc[[0]].assign(flops=3.1e10, flops_budget=3.1e10, loss=4.4)])
     for runs in (table, alone.reset_index(drop=True)):
         rows = studies.as_rows(runs)
@@ -271,7 +271,7 @@ def test_losses_that_flatten_out_at_guessing_are_not_nats_beside_bits() -> None:
 
 
 def test_public_grids_with_losses_near_guessing_are_of_one_unit() -> None:
-    path = Path(__file__).parents[3] / "shared" / "data" / "scaling" / "porian2024" / "isoflop_points.csv"
+    path = Path(__file__).parents[4] / "shared" / "data" / "scaling" / "porian2024" / "isoflop_points.csv"
     if not path.is_file():
         pytest.skip(f"{path} is not there")
     named = ["group", "dataset", "hparams", "warmup", "decay", "param_count", "split"]
