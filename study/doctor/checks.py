@@ -24,7 +24,6 @@ from study.storage.files import RunLock
 from study.tracking.server import why_no_answer
 
 NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cephfs", "fuse.juicefs", "wekafs", "9p", "smb3", "cifs")
-SECONDS = 5.0
 
 
 class CheckState(StrEnum):

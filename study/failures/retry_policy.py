@@ -6,7 +6,7 @@ checkpoint than all before it resets the count.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -106,15 +106,6 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Counters:
-    """How often a point was preempted, reached its time limit, or failed: each has a cap of its own."""
-
-    preemptions: int = 0
-    time_limits: int = 0
-    failures: int = 0
-
-
-@dataclass(frozen=True)
 class Change:
     """What differs when a point is submitted again: nodes not to use, memory of one run on each node [GB]."""
 
@@ -177,12 +168,6 @@ def parse_rule(key: str, text: str) -> Rule:
     )
 
 
-def count(ends: Iterable[RecordedFailure]) -> Counters:
-    """Return a point's counters."""
-    kinds = Counter(Counts.FAILURE if is_failure(end.kind) else end.kind for end in ends)
-    return Counters(kinds[Kind.PREEMPTED], kinds[Kind.TIME_LIMIT], kinds[Counts.FAILURE])
-
-
 def is_failure(kind: Kind) -> bool:
     """Whether an end counts as a failure of its point."""
     return FAILURES[kind].counts == Counts.FAILURE
@@ -214,7 +199,7 @@ def verdict(kind: Kind, ends: Sequence[RecordedFailure], rules: RetryRules, save
     before = sum(end.kind == kind for end in (row if is_failure(kind) and rule.action != Action.MORE else ends))
     if before >= rule.cap:
         return stop(f"tried again {before} times after {kind}: that is the cap (retry.{kind})")
-    failures = count(row).failures
+    failures = sum(is_failure(end.kind) for end in row)
     if is_failure(kind) and failures >= rules.failures:
         return stop(f"tried again after {failures} failures: that is the cap (retry.failures)")
     words = {Action.AGAIN: "as it is", Action.MORE: "with more memory"}.get(rule.action, rule.action)

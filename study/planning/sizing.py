@@ -6,7 +6,7 @@ config (train.spec.footprint). Both are rounded up to a few values, so that a st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from study.config.schema import ClusterConfig
@@ -126,12 +126,6 @@ def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> 
 def ranks(cluster: ClusterConfig) -> int:
     """Return how many devices a run computes on: GPUs, or processes on cores."""
     return max(1, cluster.nodes * (cluster.gpus_per_node or cluster.tasks_per_node))
-
-
-def refuse(shapes: Iterable[JobSpec], site: Site) -> None:
-    """Raise ValueError for the first shape whose job could never start at this site."""
-    for shape in shapes:
-        _refuse(shape, site)
 
 
 def _refuse(shape: JobSpec, site: Site) -> None:

@@ -98,14 +98,8 @@ def enqueued(config: Mapping[str, Any], space: Space) -> dict[str, Setting]:
     return point
 
 
-def settings_of(
-    config: StudyConfig,
-    run: RunConfig,
-    base: dict[str, Any],
-    space: dict[str, Domain],
-    conditions: Mapping[str, Condition] | None = None,
-) -> Settings:
-    """Return the search that a checked config asks for, `run` being its resolved run; ValueError says what is wrong."""
+def _check(config: StudyConfig, space: Mapping[str, Domain]) -> None:
+    """Raise ValueError for keys of a search that cannot be, or that do not go together."""
     search = config.search
     if search.sampler not in SAMPLERS:
         raise ValueError(f"search.sampler={search.sampler!r} is not allowed: {', '.join(SAMPLERS)}")
@@ -113,13 +107,10 @@ def settings_of(
         raise ValueError(
             "a search compares trials at equal tokens: give budget.tokens, the full training of one trial [tokens]"
         )
-    R = run.budget.tokens
-    assert R is not None, "a resolved run has its tokens"
     if search.eta < 2:
         raise ValueError(
             f"search.eta={search.eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)"
         )
-    r = _first_look(config, R)
     for name in ("trials", "lease_seconds", "workers", "budget_flops", "budget_gpu_hours"):
         value = getattr(search, name)
         if value is not None and value <= 0:
@@ -145,10 +136,23 @@ def settings_of(
         )
     if config.cluster.pack > 1:
         raise ValueError(f"cluster.pack={config.cluster.pack} is for points known beforehand: take 1")
+
+
+def settings_of(
+    config: StudyConfig,
+    run: RunConfig,
+    base: dict[str, Any],
+    space: dict[str, Domain],
+    conditions: Mapping[str, Condition] | None = None,
+) -> Settings:
+    """Return the search that a checked config asks for, `run` being its resolved run; ValueError says what is wrong."""
+    _check(config, space)
+    search, R = config.search, run.budget.tokens
+    assert R is not None, "a resolved run has its tokens"
     made = Settings(
         scheduler=search.name,
         sampler=search.sampler,
-        r=r,
+        r=_first_look(config, R),
         R=R,
         eta=search.eta,
         trials=search.trials,

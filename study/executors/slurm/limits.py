@@ -82,8 +82,6 @@ class Qos:
     group_tres: Mapping[str, int] = field(default_factory=dict)
     user_tres: Mapping[str, int] = field(default_factory=dict)
     account_tres: Mapping[str, int] = field(default_factory=dict)
-    deny: bool = False
-    """Whether a job beyond its limits is refused at once (DenyOnLimit), not left pending."""
     first: bool = False
     """Whether its limits go before those of the partition's QOS (OverPartQOS)."""
 

@@ -79,7 +79,6 @@ def read_sacctmgr_qos(text: str) -> dict[str, Qos]:
             group_tres=read_tres(group_tres),
             user_tres=read_tres(user_tres),
             account_tres=read_tres(account_tres),
-            deny="DenyOnLimit" in flags,
             first="OverPartQOS" in flags,
         )
     return found

@@ -129,7 +129,6 @@ def test_qos_of_the_database(text: str, names: set[str]) -> None:
             per_user=Limit("MaxSubmitJobsPerUser of QOS small", 5),
             max_tres={"cpu": 3},
             max_wall=30,
-            deny=True,
         )
 
 
