@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study.executors.prepare_data import is_left
-from study.records.corpus import DATA
 from study.storage.files import folder_size, has_ended
 from train.spec.manifest import PREPARER, STAGING, lock_of
 
@@ -38,7 +37,7 @@ def _of(root: Path, really: bool) -> Iterator[Left]:
     for folder in sorted(root.glob(".*")):
         if folder.is_symlink() or not folder.is_dir():
             continue
-        if _is_scratch(folder):
+        if is_left(folder):
             yield _taken(folder, really)
         elif (staged := _STAGED.fullmatch(folder.name)) and _is_staging(folder):
             from filelock import FileLock, Timeout
@@ -48,11 +47,6 @@ def _of(root: Path, really: bool) -> Iterator[Left]:
                 with suppress(Timeout), FileLock(lock, timeout=0):
                     if _is_staging(folder):
                         yield _taken(folder, really)
-
-
-def _is_scratch(folder: Path) -> bool:
-    """Whether this is what a command that is gone told the process that prepares data."""
-    return is_left(folder) and {one.name for one in folder.iterdir()} <= {DATA}
 
 
 def _is_staging(folder: Path) -> bool:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -118,9 +118,13 @@ def _scratch(root: Path) -> Iterator[Path]:
 
 
 def is_left(scratch: Path) -> bool:
-    """Whether a folder is one that a command made here whose process, of this machine, is gone."""
+    """Whether a command made this folder here and its process, of this machine, is gone; one with more in it stays."""
     named = _SCRATCH.fullmatch(scratch.name)
-    return named is not None and has_ended(*named.groups())
+    if named is None or not has_ended(*named.groups()):
+        return False
+    with suppress(OSError):  # another command may remove it at this moment
+        return {one.name for one in scratch.iterdir()} <= {DATA}
+    return False
 
 
 def _is_old(other: Path, mine: Path) -> bool:

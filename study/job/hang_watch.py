@@ -23,7 +23,7 @@ from pathlib import Path
 
 from study.process.children import kill
 from study.records.heartbeats import Beat, read_beat
-from study.storage.files import read_json, tail, write_json
+from study.storage.files import file_size, read_json, tail, write_json
 from study.storage.layout import AttemptFolder, RunFolder
 
 LOOK_SECONDS = 1.0
@@ -166,7 +166,7 @@ def stacks(pid: int, stderr: Path) -> str:
             done = None
         if done is not None and done.returncode == 0:
             return f"{kernel}\n{done.stdout.decode(errors='replace')}"
-    before = stderr.stat().st_size if stderr.exists() else 0
+    before = file_size(stderr)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGQUIT)
         os.kill(pid, signal.SIGCONT)

@@ -17,7 +17,7 @@ from typing import Any
 from study.executors.base import RankInfo
 from study.job.rank import FIRST_PORT, PORTS, own_address
 from study.process.ports import is_free
-from study.storage.files import read_json, tail
+from study.storage.files import file_size, read_json, tail
 from study.storage.layout import AttemptFolder
 
 ROUNDS = 4
@@ -39,7 +39,7 @@ class RendezvousRound:
     _found: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self._before = _size(self.attempt, self.rank)
+        self._before = file_size(self.attempt.stderr(self.rank))
 
     @property
     def number(self) -> int:
@@ -50,7 +50,7 @@ class RendezvousRound:
         """Whether the first rank's trainer has ended because its port is taken."""
         if self.rank or returncode in (None, 0) or int(self.job.get("world", 1)) == 1 or self.number + 1 >= ROUNDS:
             return False
-        said = tail(self.attempt.stderr(0), min(WORDS_BYTES, _size(self.attempt, 0) - self._before))
+        said = tail(self.attempt.stderr(0), min(WORDS_BYTES, file_size(self.attempt.stderr(0)) - self._before))
         return TAKEN.search(said) is not None
 
     def over(self) -> Mapping[str, Any] | None:
@@ -74,13 +74,6 @@ class RendezvousRound:
                 return job
             time.sleep(0.2)
         return None
-
-
-def _size(attempt: AttemptFolder, rank: int) -> int:
-    try:
-        return attempt.stderr(rank).stat().st_size
-    except OSError:
-        return 0
 
 
 def rendezvous(rank_info: RankInfo, address: str | None, taken: int = 0) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from study.records.last_sign import last_metrics, last_sign
 from study.records.point import Point, point_log
 from study.status.cache import Remembered
 from study.status.states import DerivedState, Evidence, PointState, PointStatus, derive_state
-from study.storage.files import RunLock, last_lines, read_json
+from study.storage.files import RunLock, file_size, last_lines, read_json
 from study.storage.jsonl import Log
 from study.storage.layout import RunFolder, StudyFolder
 
@@ -52,7 +52,7 @@ class Observer:
     @property
     def points(self) -> dict[str, Point]:
         """The study's points, read on when their file grew."""
-        size = _size(self.folder.points)
+        size = file_size(self.folder.points)
         if size != self._points_size:
             self._log, self._points_size = self._log or point_log(self.folder), size
             for point in self._log.read():
@@ -62,7 +62,7 @@ class Observer:
     @property
     def known(self) -> ledger.Ledger:
         """The state of the ledger, read again when it grew."""
-        size = _size(self.folder.ledger)
+        size = file_size(self.folder.ledger)
         if size != self._ledger_size:
             self._ledger, self._ledger_size = ledger.read(self.folder), size
             self._names = _names(self._ledger)
@@ -328,10 +328,3 @@ def _subfolders(path: Path) -> set[str]:
 def _why_waiting(asked: ledger.Waiting | None, no_room: str) -> str | None:
     """Return why a point is not submitted yet: as the room for it was last seen, else as its last try ended."""
     return None if asked is None else ": ".join(filter(None, ("queued later", no_room or asked.why)))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

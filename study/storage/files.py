@@ -72,6 +72,14 @@ def _read(path: Path | str) -> str:
     return data.decode("utf-8")
 
 
+def file_size(path: Path) -> int:
+    """Return what a file holds [bytes]; 0 where there is none, or it cannot be asked."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def folder_size(folder: Path) -> int:
     """Return what a folder's files take, links not followed [bytes]; what goes away meanwhile counts nothing."""
     total = 0

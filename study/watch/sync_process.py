@@ -13,6 +13,7 @@ from typing import Protocol, Self
 
 from study.process.children import job_environment, spawn
 from study.records.settings import load_submission, reference
+from study.storage.files import file_size
 from study.storage.layout import StudyFolder
 
 END_SECONDS = 15.0
@@ -96,7 +97,7 @@ class SyncProcess:
 
     def _spawn(self, *options: str) -> subprocess.Popen[bytes]:
         self._folder.jobs.mkdir(parents=True, exist_ok=True)
-        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        self._log_start = file_size(self._log)
         return self._start(options)
 
     def _start(self, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
