@@ -54,10 +54,10 @@ ANALYSIS = (*(str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/anal
     "approaches/test_approaches", "approaches/test_curves", "approaches/test_settings", "approaches/test_surface",
     "approaches/test_valleys", "diagnostics/test_suspects", "estimation/test_engine", "estimation/test_newton",
     "estimation/test_ties", "inference/test_intervals", "inference/test_law", "inference/test_pitfalls",
-    "inference/test_scatter", "inference/test_simulation", "inputs/test_foreign", "inputs/test_frame",
-    "laws/test_forms", "laws/test_formulas", "planning/test_next", "planning/test_plans", "report/test_sentences",
-    "report/test_summary", "results/test_as_asked", "results/test_fit", "test_precision", "test_score",
-    "text/test_human",
+    "inference/test_anywhere", "inference/test_scatter", "inference/test_simulation", "inputs/test_foreign",
+    "inputs/test_frame", "laws/test_forms", "laws/test_formulas", "planning/test_next", "planning/test_plans",
+    "report/test_sentences", "report/test_summary", "results/test_as_asked", "results/test_fit", "test_commands",
+    "test_precision", "test_score", "text/test_human",
 )))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
     "asha_auto", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit",

@@ -41,6 +41,9 @@ POINTS = [
         ("short", 40, ["short"]),
         ("  one two three", 12, ["  one two", "      three"]),
         ("key  failed  two words", 16, ["key  failed", "    two words"]),
+        ("key  failed  two words", 13, ["key  failed", "    two words"]),
+        ("key  failed  two words", 12, ["key  failed", "    two", "    words"]),
+        ("          ab cdef", 16, ["          ab", "        cdef"]),
         ("a " + "x" * 50, 40, ["a", "    " + "x" * 50]),  # a path stays whole
         ("python -m study status s    # more", 30, ["python -m study status s", "    # more"]),
         ("look: python -m study logs s KEY", 20, ["look: python -m study logs s KEY"]),
@@ -48,6 +51,21 @@ POINTS = [
 )
 def test_lines_are_folded_at_spaces_and_commands_are_not(line: str, width: int, folded: list[str]) -> None:
     assert terminal.fold(line, width) == folded
+
+
+def test_cells_are_cut_and_aligned() -> None:
+    assert [terminal.cut("abcdef", width) for width in (7, 6, 5, 2)] == ["abcdef", "abcdef", "abcd…", "a…"]
+    rows = [("key", "tokens", "state"), ("a", "12", "ok"), ("bcdef", "3", "")]
+    assert terminal.aligned(rows, right=(1,)) == ["key    tokens  state", "a          12  ok", "bcdef       3"]
+
+
+def test_columns_are_those_of_the_terminal_but_forty_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, columns in (("39", 40), ("40", 40), ("41", 41), ("200", 200)):
+        monkeypatch.setenv("COLUMNS", said)
+        assert terminal.columns() == columns
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(sys, "__stdout__", None)
+    assert terminal.columns() == 80, "no terminal"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

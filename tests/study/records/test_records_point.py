@@ -6,8 +6,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from study.records.frozen_config import canonical, key_of
-from study.records.point import Point, point
-from train.spec.config import BudgetConfig, DataConfig, ParallelConfig, RunConfig, RuntimeConfig
+from study.records.point import Point, line_of, point, stored
+from train.spec.config import BudgetConfig, DataConfig, ParallelConfig, RunConfig, RuntimeConfig, SourceConfig
+from train.spec.counts import flops_per_token
 from train.spec.resolve import resolve
 
 
@@ -52,3 +53,28 @@ def test_the_canonical_text_is_sorted_and_compact_and_says_nothing_of_where_text
 def test_what_a_point_says_of_its_config() -> None:
     assert point(resolved()).tokens == 2**20
     assert Point("k", RunConfig()).tokens == 0
+
+
+@pytest.mark.parametrize("sources", [(), (SourceConfig("a", 2.0), SourceConfig("b", 1.0))])
+@pytest.mark.parametrize("parent", [None, "0123456789ab@4096"])
+def test_a_line_says_what_its_config_says(sources: tuple[SourceConfig, ...], parent: str | None) -> None:
+    """Also where a section holds others, whose text is not read by itself."""
+    base = resolved(data=DataConfig(sources=sources))
+    config = replace(base, schedule=replace(base.schedule, parent=parent))
+    made = point(config, ("seed=1",))
+    read = stored(line_of(made))
+    assert (read, hash(read), repr(read)) == (made, hash(made), f"Point({made.key!r}, overrides=('seed=1',))")
+    for one in (made, read):
+        assert (one.tokens, one.parent) == (2**20, parent)
+        assert one.flops_per_token == flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
+    assert read.config.data.sources == sources
+    others = (point(config), point(replace(config, seed=7), ("seed=1",)), made.key)
+    assert [read == one for one in others] == [False, False, False]
+    assert Point.__eq__(read, made.key) is NotImplemented
+
+
+def test_a_line_that_is_not_as_ours_is_read_too() -> None:
+    made = point(resolved())
+    entry = {"overrides": ["seed=1"], "config": asdict(made.config), "key": made.key}
+    assert stored(json.dumps(entry)).overrides == ("seed=1",)
+    assert stored(json.dumps({**entry, "overrides": None})) == made

@@ -18,6 +18,10 @@ from train.spec.lineage import Parent, parse
         ("NVIDIA A100-SXM4-80GB", "fp32", 19.5e12), ("NVIDIA A10G", "bf16", 70e12), ("NVIDIA L40S", "bf16", 362e12),
         ("NVIDIA L4", "bf16", 121e12), ("NVIDIA L4", "fp32", 30.3e12), ("NVIDIA GeForce RTX 4090", "bf16", 165.2e12),
         ("NVIDIA GeForce RTX 3090", "fp16", 71e12), ("Tesla V100-SXM2-16GB", "fp32", 15.7e12),
+        ("NVIDIA H100 80GB HBM3", "fp32", 67e12), ("NVIDIA H100 PCIe", "fp32", 51e12),
+        ("NVIDIA H100 NVL", "fp32", 60e12), ("NVIDIA GH200 480GB", "fp32", 67e12), ("NVIDIA B200", "fp32", 75e12),
+        ("NVIDIA A10G", "fp32", 35e12), ("NVIDIA L40S", "fp32", 91.6e12), ("NVIDIA GeForce RTX 4090", "fp32", 82.6e12),
+        ("NVIDIA GeForce RTX 3090", "fp32", 35.6e12),
         ("Tesla V100-SXM2-16GB", "bf16", None), ("Some Chip", "bf16", None),
     ],
 )  # fmt: skip

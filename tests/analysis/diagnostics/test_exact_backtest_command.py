@@ -1,0 +1,62 @@
+"""The rolling backtest's table, file and exit code; what is asked reaches the backtest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis import backtest
+from analysis.estimation import objectives
+from analysis.laws.registry import FORMS
+from analysis.values.study_result import Cut
+from tests.analysis import studies
+
+CUTS = [
+    Cut(flops=1e12, rows=10, a=0.5, runs=((2e12, 0.01), (4e12, -0.0321)), mean_abs_relative_error=0.021),
+    Cut(flops=2e12, rows=15, a=0.53, runs=((4e12, 0.004),), mean_abs_relative_error=0.004),
+]
+SAID = """\
+  fitted up to  runs  exponent a   factor  runs above  mean |error|  largest run
+    1e12 FLOPs    10       0.500       4x           2         2.1 %      -3.21 %
+    2e12 FLOPs    15       0.530       2x           1        0.40 %      +0.40 %
+
+a lies between 0.500 and 0.530 over the cuts: it drifts, so extrapolate with care"""
+
+
+def test_the_command_prints_and_writes_the_cuts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studies.isoflop().to_csv(tmp_path / "a.csv", index=False)
+    seen: list[tuple[Any, ...]] = []
+    found = list(CUTS)
+
+    def rolling(rows: Any, loss: Any, cuts: int, name: str, **held: Any) -> list[Cut]:
+        seen.append((len(rows), loss, cuts, name, held))
+        return found
+
+    monkeypatch.setattr(backtest, "rolling", rolling)
+    out = tmp_path / "some" / "folder"
+    given = [f"runs={tmp_path / 'a.csv'}"]
+    for _ in range(2):
+        assert backtest.main([*given, f"out={out}"]) == 0
+        text = FORMS["chinchilla"].text
+        assert capsys.readouterr().out == f"{text}\n\n{SAID}\nwrote {out}/backtest.json\n"
+    written = (out / "backtest.json").read_text()
+    kept = json.loads(written)
+    assert written == json.dumps(kept, indent=1) + "\n"
+    assert (kept["form"], [cut["a"] for cut in kept["cuts"]]) == (text, [0.5, 0.53])
+    assert seen[0] == (20, objectives.Huber(0.001), 8, "chinchilla", {"fix": {}, "tie": {}})
+    assert backtest.main([*given, "delta=squared", "cuts=3", "form=kaplan", "fix=E:1.7", "tie=beta:alpha"]) == 0
+    assert seen[2] == (20, objectives.Squared(), 3, "kaplan", {"fix": {"E": 1.7}, "tie": {"beta": "alpha"}})
+    found.clear()
+    assert backtest.main(given) == 2
+    assert "20 runs at 4 budgets leave no cut with 8 runs of 3 sizes below and one above" in capsys.readouterr().err
+
+
+def test_exponents_that_stay_do_not_drift() -> None:
+    still = [*CUTS[:1], Cut(2e12, 15, 0.515, 0.004, ((4e12, 0.004),))]
+    assert backtest.text(still).splitlines()[-1] == "a lies between 0.500 and 0.515 over the cuts"
+    assert len(backtest.text(CUTS[:1]).splitlines()) == 2

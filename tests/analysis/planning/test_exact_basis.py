@@ -1,0 +1,160 @@
+"""What a plan of runs rests on: the law that was asked for or one that qualifies, and what is said of either."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import plan
+from analysis.diagnostics import qualify
+from analysis.inference import inferred_law
+from analysis.inputs.rows import from_csv
+from analysis.laws.registry import FORMS
+from analysis.planning import shapes
+from analysis.text.commandline import UnansweredError
+from analysis.values.blocks import Identified
+from tests.analysis import studies
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """Return the frame of a study whose smallest run failed."""
+    table = studies.isoflop(3, noise=0.001).assign(flops_per_second=np.arange(20.0) * 1e12, study="ours")
+    table.loc[0, "loss"] = np.nan
+    path = tmp_path_factory.mktemp("runs") / "runs.csv"
+    table.to_csv(path, index=False)
+    return from_csv(path, params_kind="total")
+
+
+@pytest.fixture
+def lacks(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return what laws lack by name, of least squares as `name, squared`; nothing is looked at besides."""
+    said: dict[str, str] = {}
+
+    def lacking(fit: Any, rows: Any) -> str:
+        del rows
+        squared = fit.loss_function.lower().startswith("squared")
+        return said.get(f"{fit.form.name}, squared" if squared else fit.form.name, "")
+
+    monkeypatch.setattr(qualify, "lacking", lacking)
+    monkeypatch.setattr(qualify, "tested", lambda fit, rows: 3.5)
+    monkeypatch.setattr(inferred_law, "Verdicts", lambda fit: dict.fromkeys(fit.names, Identified(True)))
+    return said
+
+
+def basis(frame: pd.DataFrame, **asked: Any) -> plan.Basis:
+    return plan.from_frame(frame, **{"resamples": 0, "beside": (), **asked})
+
+
+def test_a_basis_of_runs(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+    found = basis(runs)
+    good = runs[runs["used"]]
+    assert len(good) == 19
+    assert found.form == "chinchilla"
+    assert found.notes == ()
+    assert len(found.law) == 1
+    at = np.log(1e6), np.log(1e8)
+    want = studies.loss(tuple(found.constants[name] for name in FORMS["chinchilla"].names), 1e6, 1e8)
+    assert found.law.loss(np.array([at[0]]), np.array([at[1]]))[0] == pytest.approx(want)
+    assert found.sizes == (good["params"].min(), good["params"].max())
+    assert found.largest == good["flops"].max()
+    assert found.kinds == {"params": "total", "flops": "given", "loss": "nats per token"}
+    assert (found.speed, found.tested, found.beside) == (10e12, 3.5, ())
+    assert (found.source, basis(runs, label="runs/ours").source) == ("ours", "runs/ours")
+    best = plan.plan(runs, 1e15, resamples=0, beside=()).options[0]
+    assert best.loss < good["loss"].min()
+    assert best.shapes == shapes.propose(best.params, "total", 50_000)
+    assert basis(runs.drop(columns="flops_per_second")).speed is None
+    assert basis(runs.assign(flops_per_second=np.nan)).speed is None
+
+
+def test_resamples_have_a_seed(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+    drawn = [basis(runs, resamples=8, seed=seed, form=form) for form, seed in
+             (("chinchilla", 0), ("chinchilla", 0), ("chinchilla", 1), ("chinchilla_tied", 0))]  # fmt: skip
+    assert [len(one.law) for one in drawn] == [9, 9, 9, 9]
+    losses = [one.law.loss(np.full(9, 14.0), np.full(9, 18.0)) for one in drawn]
+    np.testing.assert_array_equal(losses[0], losses[1])
+    assert (losses[0][1:] != losses[2][1:]).all()
+    assert drawn[3].form == "chinchilla_tied"
+
+
+def test_a_law_that_lacks_something_gives_way(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+    lacks["chinchilla"] = "flat"
+    found = basis(runs, beside=("chinchilla", "chinchilla_tied"))
+    assert found.form == "chinchilla_tied"
+    assert found.notes[0] == "chinchilla does not qualify for a plan (flat): this one rests on chinchilla_tied"
+    assert not any(note.startswith("no advice") for note in found.notes)
+    asked = basis(runs, beside=("chinchilla_tied",), strict=False)
+    assert asked.form == "chinchilla"
+    assert asked.notes[0] == "no advice: chinchilla does not qualify for a plan: flat"
+    assert [one.form for one in asked.beside] == ["chinchilla", "chinchilla_tied"]
+    assert min(one.behind for one in asked.beside) == 0.0
+
+
+def test_where_no_law_qualifies_each_says_why(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+    lacks |= {"chinchilla": "flat", "chinchilla_tied": "untested", "kaplan_floor, squared": "on a bound"}
+    with pytest.raises(UnansweredError) as raised:
+        basis(runs, beside=("chinchilla_tied", "kaplan_floor"))
+    assert str(raised.value).startswith(
+        "no law of these runs qualifies for a plan "
+        "(chinchilla: flat; chinchilla_tied: untested; kaplan_floor: on a bound). Add runs, larger budgets first; "
+    ), "chinchilla_tied lacks something in its own fit, though not by least squares"
+    with pytest.raises(UnansweredError, match=r"\(chinchilla: flat\)\. Add runs"):
+        basis(runs)
+
+
+def test_what_is_not_identified_is_said(
+    runs: pd.DataFrame, lacks: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = {name: Identified(name not in {"A", "alpha"}) for name in (*FORMS["chinchilla"].names, "a", "b")}
+    monkeypatch.setattr(inferred_law, "Verdicts", lambda fit: verdicts)
+    assert basis(runs).notes == ("the runs do not identify A, alpha: intervals are lower bounds",)
+
+
+def test_laws_of_many_constants_need_three_runs_more(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+    """Of farseer's nine constants."""
+    few = runs[runs["used"]]
+    names = ("farseer",)
+    assert len(FORMS["farseer"].names) == 9
+    assert [one.form for one in basis(few.iloc[:12], beside=names).beside] == ["chinchilla", "farseer"]
+    assert [one.form for one in basis(few.iloc[:11], beside=names).beside] == ["chinchilla"]
+    assert [one.form for one in basis(few, beside=("precision",)).beside] == ["chinchilla"], "runs without bits"
+
+
+def test_findings_that_a_reader_has_to_know_are_notes(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+    """Of nine runs there are four degrees of freedom; that they are of few sizes concerns intervals alone."""
+    assert basis(runs[runs["used"]].iloc[:9]).notes == (
+        "4 residual degrees of freedom: 9 rows for 5 constants (add runs; treat every interval as a lower bound)",
+    )
+
+
+def test_the_command_and_the_function_have_the_same_defaults() -> None:
+    keys = {key.name: key.default for key in plan.KEYS}
+    asked = {name: p.default for name, p in inspect.signature(plan.plan).parameters.items()}
+    for name in ("form", "overtrain", "inference_tokens", "unique_tokens", "resamples", "seed", "strict"):
+        assert keys[name] == asked[name], name
+    of_frame = inspect.signature(plan.from_frame).parameters
+    assert {name: of_frame[name].default for name in ("resamples", "seed", "strict")} == {
+        "resamples": 1000, "seed": 0, "strict": True,
+    }  # fmt: skip
+    assert (keys["resamples"], keys["seed"], keys["overtrain"], keys["strict"]) == (1000, 0, 4.0, True)
+    assert keys["vocabulary"] == 50_000
+    assert keys["beside"] == ",".join(asked["beside"])
+
+
+def test_the_command_compares_with_the_laws_that_are_named(
+    runs: pd.DataFrame, lacks: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    studies.isoflop(3, noise=0.001).to_csv(tmp_path / "a.csv", index=False)
+    given = [f"runs={tmp_path / 'a.csv'}", "resamples=0"]
+    assert plan.main([*given, "beside=none"]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[1] == "budget    1.3e14 FLOPs, 10x the largest run"
+    assert "other laws" not in said
+    assert plan.main([*given, "beside=chinchilla_tied", "budget=1e14"]) == 0
+    assert "\n  chinchilla_tied " in capsys.readouterr().out
