@@ -20,8 +20,8 @@ ALL = (
     Cell("pp 4, gpipe", parallel(pp=4, pp_schedule="gpipe", **FEW), SHALLOW, masked=True),
     Cell("pp 4, 1f1b, tied, clipped hard", parallel(pp=4, **FEW), SHALLOW_TIED, masked=True, clip=0.05),
     Cell("pp 4, interleaved, tied", parallel(pp=4, pp_schedule="interleaved", **FEW), DEEP_TIED, masked=True),
-    Cell("pp 4, zb1p", parallel(pp=4, pp_schedule="zb1p", micro_batch_sequences=1), DEEP, masked=True),
-    Cell("pp 4, zbv", parallel(pp=4, pp_schedule="zbv", micro_batch_sequences=1), DEEP, masked=True),
+    Cell("pp 4, zb1p", parallel(pp=4, pp_schedule="zb1p", **FEW), DEEP, masked=True),
+    Cell("pp 4, zbv", parallel(pp=4, pp_schedule="zbv", **FEW), DEEP, masked=True),
     Cell("pp 2 x fsdp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, micro_batch_sequences=1), SHALLOW_TIED, masked=True),
     Cell("pp 2 x tp 2, 1f1b, tied", parallel(pp=2, tp=2, **FEW), SHALLOW_TIED, masked=True),
     # Gradients of the first step come out the same; later a sum that is rounded otherwise may flip a last digit of
@@ -41,9 +41,13 @@ ALL = (
         Cell(
             "pp 4, 1f1b, accumulated", parallel(pp=4, pp_micro_batches=4, micro_batch_sequences=1), SHALLOW, masked=True
         ),
-        Cell("pp 4, zb1p, tied", parallel(pp=4, pp_schedule="zb1p", **FEW), DEEP_TIED),
+        Cell("pp 4, zb1p, tied", parallel(pp=4, pp_schedule="zb1p", micro_batch_sequences=1), DEEP_TIED, masked=True),
         Cell(
-            "pp 4, zbv, tied, clipped hard", parallel(pp=4, pp_schedule="zbv", **FEW), DEEP_TIED, masked=True, clip=0.05
+            "pp 4, zbv, tied, clipped hard",
+            parallel(pp=4, pp_schedule="zbv", micro_batch_sequences=1),
+            DEEP_TIED,
+            masked=True,
+            clip=0.05,
         ),
         Cell(
             "pp 2 x fsdp 2, interleaved",
