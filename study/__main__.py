@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # also what a command's --help printed, after which argparse exits
     except BrokenPipeError:
-        # The reader (head, less) has seen enough: nothing more can be message to it, not even at exit.
+        # The reader (head, less) has seen enough: nothing more can be written to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

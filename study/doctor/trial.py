@@ -15,8 +15,9 @@ from typing import Any
 from study.config.tracking_uri import is_server
 from study.doctor.checks import Check, CheckState
 from study.doctor.probe import LETTER, LOCK
-from study.executors.base import JobRequest, JobState, SubmitError
+from study.executors.base import JobRequest, SubmitError
 from study.executors.job_spec import JobSpec
+from study.executors.jobs import JobState
 from study.executors.slurm import query
 from study.process.children import job_environment
 from study.storage.files import RunLock, last_lines, read_json, write_json

@@ -11,8 +11,9 @@ from study.config.executors import EXECUTORS
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
-    from study.executors.base import Executor, QueueView, Runner
+    from study.executors.base import Executor, Runner
     from study.executors.job_spec import JobSpec
+    from study.executors.jobs import QueueView
     from study.records.ledger import Batch, Ledger
 
 
@@ -57,7 +58,7 @@ def _job_ids(batches: Iterable[Batch]) -> dict[str, list[str]]:
 
 
 def _joined(views: Iterable[QueueView]) -> QueueView:
-    from study.executors.base import QueueView
+    from study.executors.jobs import QueueView
 
     seen = QueueView()
     for view in views:

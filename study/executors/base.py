@@ -1,4 +1,4 @@
-"""What an executor is, and the values in which it answers. Nothing here knows a scheduler by name.
+"""What an executor is, and what it is asked. Nothing here knows a scheduler by name.
 
 A new executor is a module with a class that derives from :class:`Executor` and a function `executor(runner)`, and its
 line in :data:`study.config.executors.EXECUTORS`.
@@ -10,10 +10,11 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from study.executors.jobs import JobRun, Lookup, QueueReason, QueueView
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
@@ -65,119 +66,6 @@ class SubmitError(ValueError):
         self.full = full
 
 
-class JobState(StrEnum):
-    """Where a scheduler sees a job."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    TIME_LIMIT = "time_limit"
-    CANCELLED = "cancelled"
-    PREEMPTED = "preempted"
-    NODE_FAILURE = "node_failure"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A scheduler's view of one job or array task: our word for its state, its own word, why it waits, its name.
-
-    reason: of one that has ended `exit code N:0`, or `exit code 0:N` where signal N killed it.
-    """
-
-    state: JobState
-    word: str
-    reason: str = ""
-    name: str = ""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it waits or runs, as far as is known."""
-        return self.state in (JobState.QUEUED, JobState.RUNNING)
-
-    @property
-    def over(self) -> bool:
-        """Whether it is known to have ended."""
-        return not self.alive and self.state != JobState.UNKNOWN
-
-
-@dataclass(frozen=True)
-class QueueView:
-    """All that one look at a scheduler gave.
-
-    `complete`: the scheduler answered and every line was understood; only then may absence mean something.
-    `problems`: why not, in words. `queue_complete`: the same of what waits or runs alone.
-    """
-
-    jobs: Mapping[str, Job] = field(default_factory=dict)
-    complete: bool = True
-    problems: tuple[str, ...] = ()
-    queue_complete: bool = True
-
-    def joined(self, other: QueueView) -> QueueView:
-        """Return the view of two schedulers, whose jobs have different ids."""
-        return QueueView(
-            {**self.jobs, **other.jobs},
-            self.complete and other.complete,
-            (*self.problems, *other.problems),
-            self.queue_complete and other.queue_complete,
-        )
-
-
-class LookupAnswer(StrEnum):
-    """Whether a scheduler knows a submission."""
-
-    FOUND = "found"
-    ABSENT = "absent"
-    UNANSWERED = "unanswered"
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """What is known of a submission by its name; its id where it was found, why where nobody answered."""
-
-    answer: LookupAnswer
-    job_id: str | None = None
-    why: str = ""
-
-
-class WaitKind(StrEnum):
-    """What ends a job's waiting."""
-
-    ORDINARY = "ordinary"
-    """The queue's moving on."""
-    LIMIT = "limit"
-    """Something else's end, or a higher limit."""
-    STUCK = "stuck"
-    """Nothing by itself."""
-
-
-@dataclass(frozen=True)
-class QueueReason:
-    """Why a job waits, in words; what ends that; what helps, {jobs} standing for the jobs' ids."""
-
-    words: str
-    kind: WaitKind = WaitKind.ORDINARY
-    help: str = ""
-
-
-@dataclass(frozen=True)
-class JobRun:
-    """One run of one job by a scheduler's accounting: a requeued job has several.
-
-    started: seconds since 1970. gpus, cores: what it held; None: it does not say.
-    """
-
-    job_id: str
-    started: float
-    seconds: float
-    gpus: int | None = None
-    cores: int | None = None
-    over: bool = True
-    failed: bool = False
-
-
 @dataclass(frozen=True)
 class RankInfo:
     """One process of a job, as its executor started it. `restart` counts the requeues of the same job id.
@@ -218,11 +106,7 @@ class Limit:
 
 
 class QueueLimits(Protocol):
-    """How many jobs a scheduler takes right now. This one takes any number.
-
-    alive: the user's jobs that wait or run, by job or array id. problem: why nothing should be submitted now.
-    array_limit: jobs of one array at most; 0: jobs are submitted one by one.
-    """
+    """How many jobs a scheduler takes right now. This one takes any number."""
 
     @property
     def alive(self) -> Mapping[str, int]:
@@ -231,7 +115,7 @@ class QueueLimits(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why nothing should be submitted on its strength."""
+        """Why nothing should be submitted now; "" where something may."""
         return ""
 
     @property

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.executors.base import Executor, JobRequest, Lookup, LookupAnswer, QueueView, RankInfo, Runner
+from study.executors.base import Executor, JobRequest, RankInfo, Runner
+from study.executors.jobs import Lookup, LookupAnswer, QueueView
 from study.process import code_snapshot
 from study.process.children import job_environment, python, spawn
 from study.records import ledger

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from study.executors import detached
-from study.executors.base import Lookup, LookupAnswer
+from study.executors.jobs import Lookup, LookupAnswer
 from study.records.ledger import Batch, Ledger
 from study.status.states import RESUMABLE, PointState
 

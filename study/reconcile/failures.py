@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from study.executors import detached
-from study.executors.base import QueueView
 from study.executors.job_spec import JobSpec
+from study.executors.jobs import QueueView
 from study.executors.local import write_batch
 from study.failures.kinds import AttemptState, Kind
 from study.failures.retry_policy import (

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from study.executors import detached
-from study.executors.base import JobRequest, Lookup, LookupAnswer, SubmitError
+from study.executors.base import JobRequest, SubmitError
 from study.executors.job_spec import JobSpec
+from study.executors.jobs import Lookup, LookupAnswer
 from study.process import code_snapshot
 from study.reconcile.decide import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
 from study.reconcile.services import Services

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of, query
-from study.executors.base import QueueView, batch_name
+from study.executors.base import batch_name
 from study.executors.job_spec import JobSpec
+from study.executors.jobs import QueueView
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, RetryRules
 from study.process import code_snapshot

@@ -83,14 +83,13 @@ class Settings:
 
     def make_sampler(self) -> Sampler:
         """Return what proposes the configs of new trials; ValueError where the space does not suit it."""
-        objectives = tuple(self.objectives)
-        if self.compares is Compares.WITH_MEMBERS and (self.sampler, objectives) != ("random", ("loss",)):
+        if self.compares is Compares.WITH_MEMBERS and self.sampler != "random":
             raise ValueError(
                 f"search.sampler={self.sampler} is not allowed with search.name={self.scheduler}: a population "
                 "starts from random settings and members copy each other: leave search.sampler=random"
             )
         return make_sampler(
-            self.sampler, SamplerOptions(self.sampler, self.make_space(), self.seed, self.R, objectives)
+            self.sampler, SamplerOptions(self.sampler, self.make_space(), self.seed, self.R, tuple(self.objectives))
         )
 
     def make_space(self) -> Space:

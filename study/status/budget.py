@@ -61,7 +61,7 @@ class Balance:
         """Return why it is refused and what would fit."""
         some = int(self.left / self.each) if self.each else 0
         return (
-            f"{self}: {counted(self.jobs, 'job')}, up to the time limit, would ask {self.asked:.4g}: "
+            f"{self}: {counted(self.jobs, 'job')}, up to the time limit, would ask for {self.asked:.4g}: "
             f"{f'{some:,} of them would fit' if some else 'not one of them fits'}; ask for fewer points, a shorter "
             f"cluster.time_minutes (cluster.auto=[time] sizes it), or a larger study.{KEYS[self.unit]}"
         )

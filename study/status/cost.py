@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from study.executors import detached, load, submitted
-from study.executors.base import JobRun, Runner
+from study.executors.base import Runner
 from study.executors.job_spec import JobSpec
+from study.executors.jobs import JobRun
 from study.records import ledger
 from study.records.last_sign import last_sign
 from study.records.point import Point

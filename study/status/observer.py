@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from study.executors import detached, load, query, submitted
-from study.executors.base import Job, JobState, QueueView
+from study.executors.jobs import Job, JobState, QueueView
 from study.failures.kinds import HELD, AttemptState, Kind, by_words, headline
 from study.failures.retry_policy import ENDED_BADLY
 from study.records import ledger

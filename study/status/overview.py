@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from study.executors import load
-from study.executors.base import QueueReason, WaitKind
+from study.executors.jobs import QueueReason, WaitKind
 from study.failures.kinds import Kind
 from study.records.point import Point
 from study.status.cost import Cost

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from study.executors import detached
-from study.executors.base import Job, JobState
+from study.executors.jobs import Job, JobState
 from study.failures.kinds import FAILURES, AttemptState, Kind, by_slurm
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
@@ -49,7 +49,7 @@ SAYS = "SLURM says"
 REFUSED = "refused by SLURM"
 """How the reason of a point begins that waits for a command with other settings."""
 RESUMABLE = frozenset({PointState.INTERRUPTED, PointState.TIME_LIMIT})
-"""States that a point leaves by submitting it retried: its run carries on from the newest checkpoint."""
+"""States that a point leaves once it is submitted again: its run carries on from the newest checkpoint."""
 
 
 @dataclass(frozen=True)

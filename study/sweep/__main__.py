@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
+        # The reader (head, less) has seen enough: nothing more can be written to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ValueError as error:
@@ -214,10 +214,6 @@ def _config_folders(arguments: Arguments) -> list[Path]:
 
 
 if __name__ == "__main__":
-    import gc
-
-    # What is imported and composed lives until the end, a second later: looking for garbage in it took a sixth of that.
-    gc.set_threshold(100_000, 20, 100)
     from train.spec.interrupts import guarded
 
     sys.exit(guarded(main, "study.sweep"))

@@ -44,7 +44,7 @@ def scripts(
 
 
 def asked(sized: Sequence[Sized]) -> str:
-    """Return what the jobs would ask together, and how each kind was sized."""
+    """Return what the jobs would ask for together, and how each kind was sized."""
     hours: dict[str, float] = defaultdict(float)
     lines = []
     for one in sized:

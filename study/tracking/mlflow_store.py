@@ -44,8 +44,8 @@ def connect(uri: str, study: str, base: Path, redact: Redact) -> MlflowStore:
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
-    # A batch makes thousands of objects that all live until it is written, and importing MLflow a million that stay:
-    # collecting them early finds nothing.
+    # A batch makes thousands of objects that all live until it is written, and importing MLflow makes 300,000 that
+    # stay: collections meanwhile find next to nothing.
     gc.set_threshold(100_000, 20, 100)
     try:
         database = address.sqlite_file(uri)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
-from study.executors.base import QueueView
+from study.executors.jobs import QueueView
 from study.records.point import Point
 from study.records.settings import load_section
 from study.status.states import PointState

@@ -9,7 +9,8 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from study.executors.base import JobRun, Runner
+from study.executors.base import Runner
+from study.executors.jobs import JobRun
 from study.failures.kinds import Kind, by_slurm
 from study.records.ledger import Batch
 

@@ -33,12 +33,12 @@ def beyond(shape: JobSpec, allowed: Limits) -> str | None:
     over = _over(shape, allowed)
     if not over:
         return None
-    sources = " and ".join(
+    excess = " and ".join(
         f"{_amount(one.resource, _asks(shape, one.resource))} ({one.what}: at most {_amount(one.resource, one.most)})"
         for one in over
     )
     packed = f" of cluster.pack={shape.pack} points" if shape.pack > 1 else ""
-    return f"a job{packed} would ask {sources}, so it could never start: {_fitting(shape, allowed, over)}"
+    return f"a job{packed} would ask for {excess}, so it could never start: {_fitting(shape, allowed, over)}"
 
 
 def ceilings(shape: JobSpec, allowed: Limits) -> list[Ceiling]:
@@ -115,8 +115,8 @@ def _fitting(shape: JobSpec, allowed: Limits, over: Sequence[Ceiling]) -> str:
     if _over(smaller, allowed):
         return "ask for less of one job, or for another cluster.qos or cluster.account"
     changed = [name for name in SETTINGS if getattr(smaller, name) != getattr(shape, name)]
-    sources = " ".join(f"cluster.{name}={getattr(smaller, name)}" for name in changed)
-    return f"{sources} would fit" + (", and a run that reaches it is resumed" if changed == ["time_minutes"] else "")
+    fitting = " ".join(f"cluster.{name}={getattr(smaller, name)}" for name in changed)
+    return f"{fitting} would fit" + (", and a run that reaches it is resumed" if changed == ["time_minutes"] else "")
 
 
 def _less(shape: JobSpec, one: Ceiling) -> JobSpec:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.executors.base import Executor, JobRequest, JobRun, Lookup, QueueReason, QueueView, RankInfo, Runner
+from study.executors.base import Executor, JobRequest, RankInfo, Runner
+from study.executors.jobs import JobRun, Lookup, QueueReason, QueueView
 from study.executors.slurm import query
 
 if TYPE_CHECKING:

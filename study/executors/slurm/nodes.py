@@ -133,7 +133,7 @@ def _too_large(shape: JobSpec, there: tuple[Nodes, ...], where: str) -> str | No
         parts.append(f"{memory:g} GB a node{packed}")
     what = " and ".join(parts) or f"{gpus} GPUs, {cores} cores and {memory:g} GB on one node{packed}"
     return (
-        f"a job would ask {what}, more than any node of {where} has, so it could never start: the largest has "
+        f"a job would ask for {what}, more than any node of {where} has, so it could never start: the largest has "
         f"{counted(largest.gpus, 'GPU')}, {counted(largest.cores, 'core')} and "
         f"{largest.mem_gb:.3g} GB: {_fitting(shape, largest)}"
     )

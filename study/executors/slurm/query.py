@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from study.executors.base import Answer, Job, JobState, Lookup, LookupAnswer, QueueView, Runner
+from study.executors.base import Answer, Runner
+from study.executors.jobs import Job, JobState, Lookup, LookupAnswer, QueueView
 
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")

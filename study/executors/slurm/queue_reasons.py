@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from study.executors.base import QueueReason, WaitKind
+from study.executors.jobs import QueueReason, WaitKind
 from study.executors.slurm.query import compress
 
 NODES = "sinfo -R shows which and why; an administrator: scontrol update nodename=NODE state=resume"

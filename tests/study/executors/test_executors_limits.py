@@ -293,7 +293,7 @@ TIGHT = Limits(Controller(enforced=True), Accounts((Association("lab", "ann", ma
         (JobSpec(mem_gb=4), "cluster.mem_gb=3 would fit"),
         (JobSpec(time_minutes=91), "91 minutes (MaxWall of the association of root: at most 90 minutes)"),
         (JobSpec(time_minutes=91), "cluster.time_minutes=90 would fit, and a run that reaches it is resumed"),
-        (JobSpec(pack=5, mem_gb=1), "of cluster.pack=5 points would ask 5 core(s)"),
+        (JobSpec(pack=5, mem_gb=1), "of cluster.pack=5 points would ask for 5 core(s)"),
         (JobSpec(pack=5, mem_gb=1), "cluster.pack=3 would fit"),
         (JobSpec(pack=2, cpus_per_task=2), "cluster.pack=1 would fit"),
         (JobSpec(cpus_per_task=3, qos="small"), "3 core(s) (MaxTRES of QOS small: at most 2 core(s))"),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.executors.base import Answer, Job, JobState
+from study.executors.base import Answer
+from study.executors.jobs import Job, JobState
 from study.executors.slurm.query import compress, expand, find_by_name, query_jobs, read_sacct, read_squeue, run
 
 SQUEUE = """7|0|RUNNING|None|s.aa

@@ -2,7 +2,8 @@
 
 import pytest
 
-from study.executors.base import Answer, Job, JobState, WaitKind
+from study.executors.base import Answer
+from study.executors.jobs import Job, JobState, WaitKind
 from study.executors.slurm.query import query_jobs
 from study.executors.slurm.queue_reasons import explain, jobs
 from study.status.overview import queued_lines, stands_still

@@ -13,8 +13,9 @@ import pytest
 from study.config.executors import EXECUTORS
 from study.config.schema import ClusterConfig
 from study.executors import load, submitted
-from study.executors.base import Answer, Executor, JobRequest, LookupAnswer, SubmitError
+from study.executors.base import Answer, Executor, JobRequest, SubmitError
 from study.executors.job_spec import JobSpec
+from study.executors.jobs import LookupAnswer
 from study.records import ledger
 from study.records.ledger import Batch
 from study.status.observer import observe

@@ -10,8 +10,9 @@ import pytest
 
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of
-from study.executors.base import Answer, Job, JobRequest, JobState
+from study.executors.base import Answer, JobRequest
 from study.executors.job_spec import JobSpec
+from study.executors.jobs import Job, JobState
 from study.executors.slurm import limits, sbatch
 from study.executors.slurm.limits import Accounts, Association, Controller, Limits
 from study.executors.slurm.nodes import SINFO, Nodes, Site, never, read_site

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from study.executors.base import Lookup, LookupAnswer
+from study.executors.jobs import Lookup, LookupAnswer
 from study.reconcile.decide import Abandon, Confirm, Leave, Submit, decide
 from study.records.ledger import fold
 

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from study.executors import query
-from study.executors.base import Answer, QueueView, RankInfo
+from study.executors.base import Answer, RankInfo
+from study.executors.jobs import QueueView
 from study.executors.slurm.query import read_squeue
 from study.failures import kinds
 from study.failures.kinds import Ending, Kind

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from study.config.schema import RetryConfig
-from study.executors.base import QueueView
 from study.executors.job_spec import JobSpec
+from study.executors.jobs import QueueView
 from study.failures.kinds import Kind
 from study.failures.retry_policy import RecordedFailure, RetryRules, unit_verdict
 from study.reconcile import units

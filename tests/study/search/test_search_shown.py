@@ -9,7 +9,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from study.executors.base import QueueView
+from study.executors.jobs import QueueView
 from study.search.labels import Labels
 from study.search.optuna_export import fill, url
 from study.search.plots import draw, survivors

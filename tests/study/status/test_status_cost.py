@@ -155,7 +155,7 @@ def test_a_budget_counts_what_was_used_what_waits_and_what_is_asked(tmp_path: Pa
     assert balance.reserved == pytest.approx(8.0), "the running job to its limit, and the waiting one"
     assert balance.left == pytest.approx(16 - 8 - 8 / 3)
     assert not balance.fits
-    assert "3 jobs, up to the time limit, would ask 6: 2 of them would fit" in balance.refusal()
+    assert "3 jobs, up to the time limit, would ask for 6: 2 of them would fit" in balance.refusal()
     remaining = budget.RemainingBudget([balance])
     assert remaining.take(shapes[0][0], 2) == ""
     assert "the budget is spent" in remaining.take(shapes[0][0], 1)

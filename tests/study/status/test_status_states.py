@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from study.executors.base import Job, JobState
+from study.executors.jobs import Job, JobState
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
 from study.status.states import ENDED, Evidence, PointState, derive_state

@@ -14,18 +14,8 @@ from pathlib import Path
 import psutil
 
 from study.config.executors import EXECUTORS
-from study.executors.base import (
-    Executor,
-    Job,
-    JobRequest,
-    JobState,
-    Lookup,
-    LookupAnswer,
-    QueueView,
-    RankInfo,
-    Runner,
-    SubmitError,
-)
+from study.executors.base import Executor, JobRequest, RankInfo, Runner, SubmitError
+from study.executors.jobs import Job, JobState, Lookup, LookupAnswer, QueueView
 
 MODULE = __spec__.name
 SPOOL = Path(os.environ.get("SPOOL", "spool"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from study.executors.base import Job, JobState, QueueView
+from study.executors.jobs import Job, JobState, QueueView
 from study.records import ledger
 from study.status.observer import Observer
 from study.storage.files import RunLock, write_json

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from study.executors.base import Answer, Job, JobState, QueueView
+from study.executors.base import Answer
+from study.executors.jobs import Job, JobState, QueueView
 from study.reconcile import units
 from study.reconcile.services import Services
 from study.reconcile.step import step

@@ -12,7 +12,7 @@ import pytest
 
 from study.__main__ import main
 from study.config.schema import ClusterConfig
-from study.executors.base import Job, JobState, QueueView
+from study.executors.jobs import Job, JobState, QueueView
 from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import Units, Workers
