@@ -100,7 +100,7 @@ def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:
 
     from analysis.approaches import optimum
 
-    budget = asked.budget
+    budget = float(asked.budget)  # NumPy takes no logarithm of an int above 2^64
     on, price, sizes = basis.law, basis.price, basis.sizes
     best = optimum.training_only(on, price, budget, sizes)
     shared: dict[str, Any] = {"basis": basis, "vocabulary": asked.vocabulary, "speed": speed}

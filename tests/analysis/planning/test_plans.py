@@ -41,6 +41,13 @@ def test_training_only_is_the_lowest_loss_of_the_budget() -> None:
     assert np.exp(best.log_tokens - best.log_params)[0] == pytest.approx(17.9, abs=0.05)
 
 
+def test_a_budget_may_be_a_whole_number() -> None:
+    law = dict(zip(("E", "A", "B", "alpha", "beta"), map(float, BESIROGLU[0]), strict=True))
+    found = plan.plan(law, 576 * 10**21)
+    assert found == plan.plan(law, 5.76e23)
+    assert isinstance(found.budget_flops, float)
+
+
 def test_a_budget_and_its_best_size_are_each_other_s_inverse() -> None:
     price = Cost(1e9, 1.0, 0.3, 0.4)
     best = optimum.training_only(BESIROGLU, price, 1e22, SIZES)
