@@ -104,6 +104,8 @@ class Huber(Elementwise):
         """Return the log likelihood of exp(-rho/tau)/Z(tau), tau fitted: a normal core with exponential tails."""
         from scipy.optimize import minimize_scalar
 
+        if objective == math.inf:
+            return -math.inf
         objective = max(objective, 1e-30 * n)  # of an exact fit the likelihood has no end
 
         def negative(log_tau: float) -> float:

@@ -21,7 +21,7 @@ LONGEST = 2.0
 TRIALS = 40
 RESETS = 2
 LEVEL = 1e-12
-"""Values that differ by less than this share of them, sums over residuals as they are, may be equal."""
+"""Two values, each a sum over residuals, may be equal but for rounding where they differ by no more than this share."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def _advance(state: _State, evaluate: Evaluate) -> None:
 def _update(state: _State, rows: Index, s: Array, y: Array) -> None:
     """Update the inverse Hessians where the step met positive curvature."""
     curvature = np.einsum("ri,ri->r", s, y)
-    good = curvature > 1e-14 * np.sqrt((s * s).sum(axis=1)) * np.sqrt((y * y).sum(axis=1))
+    with np.errstate(over="ignore"):
+        good = curvature > 1e-14 * np.sqrt((s * s).sum(axis=1)) * np.sqrt((y * y).sum(axis=1))
     if not good.all():
         rows, s, y, curvature = rows[good], s[good], y[good], curvature[good]
     metric = state.metric[rows]

@@ -140,6 +140,12 @@ def test_steps_that_meet_no_curvature_change_nothing() -> None:
     assert np.abs(at.metric[1]).max() > 1e10
 
 
+def test_a_gradient_whose_square_is_no_number_changes_nothing() -> None:
+    at = state(1)
+    optimizer._update(at, np.arange(1), np.array([[10.0, 0.0]]), np.array([[1.0, 1e200]]))
+    np.testing.assert_array_equal(at.metric, [np.eye(2)])
+
+
 def test_rows_are_done_where_the_gradient_is_within_its_tolerance() -> None:
     at = state(4, gradient=[[0.5, -0.1], [0.5, -0.1], [-0.3, 0.1], [-0.3, 0.1]])
     done = optimizer._finished(at, np.array([0.5, 0.49, 0.3, 0.29]))

@@ -10,7 +10,7 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from analysis.estimation import objectives
-from analysis.estimation.objectives import Absolute, Array, Huber, Loss, Squared, StudentT
+from analysis.estimation.objectives import Absolute, Array, Huber, Linear, Loss, Squared, StudentT
 
 RESIDUAL = np.array([[0.3, -0.02, 0.0071, 0.0, -0.0009, 1.4], [-0.5, 0.2, 0.11, -0.03, 0.0004, 0.06]])
 WEIGHTS = np.array([[1.0, 2.0, 0.0, 1.0, 1.0, 3.0], [0.0, 1.0, 1.0, 4.0, 1.0, 2.0]])
@@ -137,6 +137,11 @@ def test_hubers_likelihood(share: float) -> None:
     found = optimize.minimize_scalar(minus, bounds=(rough - 0.6, rough + 0.6), method="bounded",
                                      options={"xatol": 1e-9})  # fmt: skip
     assert loss.llf_of(objective, n) == pytest.approx(-float(found.fun), rel=1e-10, abs=1e-9)
+
+
+@pytest.mark.parametrize("loss", [Huber(), Squared(), Absolute(), StudentT(), Linear()], ids=lambda loss: loss.text)
+def test_an_objective_without_end_has_no_likelihood(loss: Loss) -> None:
+    assert loss.llf_of(math.inf, 17) == -math.inf
 
 
 def test_hubers_likelihood_of_an_exact_fit_ends() -> None:
