@@ -224,14 +224,19 @@ class Estimate:
         """Return the derivatives (m, p) of quantities, or of the positive ones' logs, by theta: central differences."""
         theta = self.point.theta
         steps = 1e-6 * np.maximum(1.0, np.abs(theta))
-        both = [self.quantities(theta + s * np.diag(steps), names, logs) for s in (1.0, -1.0)]
-        return (both[0] - both[1]).T / (2.0 * steps)
+        upper, lower = (self.quantities(theta + s * np.diag(steps), names, logs) for s in (1.0, -1.0))
+        with np.errstate(invalid="ignore"):  # of a number that is too large there is no slope
+            return np.asarray((upper - lower).T / (2.0 * steps))
 
     def quantities(self, theta: Array, names: tuple[str, ...], logs: bool) -> Array:
         """Return quantities (R, m), or the logs of the positive ones, of internal constants (R, p)."""
         natural = self.form.natural(theta, self.problem.centres)
         found = dict(zip(self.form.names, natural.T, strict=True)) | self.form.derived(natural)
-        return np.stack([np.log(found[n]) if logs and self.positive(n) else found[n] for n in names], axis=1)
+        matrix, offset = self.form.link(self.problem.centres)
+        for i, name in enumerate(self.form.names):
+            if logs and self.positive(name):  # not the log of the number, which may be too large for one
+                found[name] = theta @ matrix[i] + offset[i]
+        return np.stack([found[name] for name in names], axis=1)
 
     def positive(self, name: str) -> bool:
         """Whether a name is of a constant that is positive."""

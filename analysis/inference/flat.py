@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from analysis.estimation import fit_problem, multistart, ties
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
-from analysis.inference.profile_likelihood import along
+from analysis.inference.profile_likelihood import along, quantity
 from analysis.text import numbers
 
 Array = NDArray[np.float64]
@@ -100,8 +100,7 @@ def _valley(p: Problem, point: PointFit, axis: Array) -> Flat | None:
     leading = ties.lowest(-np.abs(axis))
     number = leading if p.constraint.matrix is None else p.constraint.free[leading]
     form, log = p.form, p.form.logs[number]
-    best = float(point.constants[number])
-    best = float(np.log(max(best, 1e-300))) if log else best
+    best = float(quantity(p, point.theta[None], form.names[number])[0])
     steps = np.geomspace(1e-3, 3.0 if log else max(0.5, abs(best)), 12)
     at = np.concatenate((best - steps[::-1], [best], best + steps))
     try:

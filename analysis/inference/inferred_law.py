@@ -43,12 +43,13 @@ class InferredLaw(Estimate):
 
     @property
     def bse(self) -> pd.Series[float]:
-        """Standard errors of the constants by the fit's own method; NaN where one is not identified."""
+        """Standard errors of the constants by the fit's own method; 0 where one is held, NaN where not identified."""
         import pandas as pd
 
-        spread = np.sqrt(np.diag(self.cov_params().to_numpy()))
-        known = [name in self.held or self.identified[name].identified for name in self.form.names]
-        return pd.Series(np.where(known, spread, np.nan), list(self.form.names), dtype=float)
+        spread = dict(zip(self.form.names, np.sqrt(np.maximum(np.diag(self.cov_params()), 0.0)), strict=True))
+        held = dict.fromkeys(self.held, 0.0)
+        unknown = {n: np.nan for n in self.form.names if n not in held and not self.identified[n].identified}
+        return pd.Series(spread | held | unknown, dtype=float)
 
     def conf_int(self, alpha: float | None = None, method: str | None = None) -> pd.DataFrame:
         """Return intervals of constants and derived quantities, columns 0 (lower) and 1 (upper).

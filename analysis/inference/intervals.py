@@ -62,9 +62,10 @@ def sandwich(fit: Estimate, name: str, alpha: float) -> Interval:
 
 def profile(fit: Estimate, name: str, alpha: float) -> Interval:
     """Return where the profile likelihood rejects; what has no profile gets the delta method's."""
-    if name not in fit.form.names and fit.form.equation(name, 0.5) is None:
+    try:
+        found = fit.profile(name, alpha)
+    except ValueError:  # nothing holds it at a value: the form does not, or constraints leave it no other
         return delta(fit, name, alpha)
-    found = fit.profile(name, alpha)
     return found.low, found.high
 
 
@@ -77,7 +78,8 @@ def _student(fit: Estimate, name: str, alpha: float, spread: Array, df: int) -> 
     reach = float(t.ppf(1.0 - alpha / 2.0, max(df, 1))) * float(np.sqrt(max(slope @ spread @ slope, 0.0)))
     value = float(fit.quantities(fit.point.theta[None], (name,), True)[0, 0])
     low, high = value - reach, value + reach
-    return (float(np.exp(low)), float(np.exp(high))) if fit.positive(name) else (low, high)
+    with np.errstate(over="ignore"):
+        return (float(np.exp(low)), float(np.exp(high))) if fit.positive(name) else (low, high)
 
 
 def _independent(fit: Estimate) -> Array:
@@ -103,15 +105,19 @@ def _groups(fit: Estimate) -> Index:
 def _of_draws(fit: Estimate) -> Array:
     import numpy as np
 
-    return np.atleast_2d(np.cov(fit.draws[list(fit.form.names)].to_numpy(), rowvar=False))
+    with np.errstate(invalid="ignore"):  # draws beyond any number have no covariance
+        return np.atleast_2d(np.cov(fit.draws[list(fit.form.names)].to_numpy(), rowvar=False))
 
 
 def _of_constants(of_theta: Callable[[Estimate], Array]) -> Callable[[Estimate], Array]:
     """Return the covariance of the constants as people quote them, from that of theta."""
 
     def found(fit: Estimate) -> Array:
+        import numpy as np
+
         slopes = fit.slopes(fit.form.names)
-        return slopes @ of_theta(fit) @ slopes.T
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(slopes @ of_theta(fit) @ slopes.T)
 
     return found
 

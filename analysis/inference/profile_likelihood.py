@@ -67,7 +67,7 @@ def profiles(p: Problem, point: PointFit, spreads: Mapping[str, float | None], a
     if not spreads:
         return {}
     begun = {name: _values(p, point, name, spread) for name, spread in spreads.items()}
-    best = {name: float(_value(p, point.theta[None], name)[0]) for name in begun}
+    best = {name: float(quantity(p, point.theta[None], name)[0]) for name in begun}
     middles = [int(np.argmin(np.abs(at - best[name]))) for name, at in begun.items()]
     theta, value = _followed(p, point, _held(p, begun), _inner([len(at) for at in begun.values()], middles))
     level = _level(p, point, alpha)
@@ -81,7 +81,8 @@ def profiles(p: Problem, point: PointFit, spreads: Mapping[str, float | None], a
         (low, closed_low), (high, closed_high) = (_crossing(path, own, side) for side in (-1, 1))
         values = path.at
         if _positive(p, name):
-            values, low, high = np.exp(values), float(np.exp(low)), float(np.exp(high))
+            with np.errstate(over="ignore"):
+                values, low, high = np.exp(values), float(np.exp(low)), float(np.exp(high))
         found[name] = Profile(name, values, deviance, _cut(p, alpha), low, high, closed_low, closed_high)
     return found
 
@@ -101,7 +102,7 @@ def _positive(p: Problem, name: str) -> bool:
 
 def _values(p: Problem, point: PointFit, name: str, spread: float | None) -> Array:
     """Return the values (R,), rising, at which the quantity, or its log, is held."""
-    best = float(_value(p, point.theta[None], name)[0])
+    best = float(quantity(p, point.theta[None], name)[0])
     offsets = _offsets(_positive(p, name), name in p.form.names, best, spread)
     at = np.concatenate((best - offsets[::-1], [best], best + offsets))
     return at if name in p.form.names else np.unique(np.clip(at, 1e-3, 1 - 1e-3))
@@ -151,12 +152,13 @@ def along(p: Problem, point: PointFit, name: str, at: Array, middle: int) -> tup
     return _followed(p, point, _holding(p, name, at), _inner([len(at)], [middle]))
 
 
-def _value(p: Problem, theta: Array, name: str) -> Array:
+def quantity(p: Problem, theta: Array, name: str) -> Array:
     """Return the constant, as a log where it is positive, or the derived quantity (R,)."""
     form = p.form
     if name in form.names:
-        natural = form.natural(theta, p.centres)[:, form.names.index(name)]
-        return np.log(np.maximum(natural, 1e-300)) if form.logs[form.names.index(name)] else natural
+        matrix, offset = form.link(p.centres)
+        i = form.names.index(name)
+        return np.asarray(theta @ matrix[i] + offset[i])
     return form.derived(form.natural(theta, p.centres))[name]
 
 

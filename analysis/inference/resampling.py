@@ -143,8 +143,8 @@ def percentile(draws: Array, confidence: float = CONFIDENCE) -> Interval | None:
 def interval(draws: Array, estimate: float, confidence: float = CONFIDENCE, logs: bool = False) -> Interval | None:
     """Return the interval of draws (R,) around an estimate, which lies within it whatever the draws are.
 
-    Every two-sided interval that is printed comes from here, is symmetric about its estimate, or is a profile's that
-    begins at it; limits of what is not identified are held to it (`identified.verdicts`).
+    Every two-sided interval that is printed comes from here, is symmetric about its estimate, or is a profile's, which
+    is searched outwards from it; one-sided limits are moved to it where they leave it out (`identifiability.Verdicts`).
 
     It is the percentile interval. Where that leaves the estimate out, resamples are biased by more than they spread,
     and which way the truth lies from the estimate is not known: then it is the hull of the percentile and the basic

@@ -249,6 +249,8 @@ def test_one_free_constant_has_a_profile() -> None:
     for end in (found.low, found.high):
         assert squares(end) / float(best.fun) == pytest.approx(ratio, rel=1e-3)
     assert fit.identified["beta"].identified
+    assert fit.bse[NAMES[:4]].tolist() == [0.0] * 4
+    assert fit.bse["beta"] > 0
 
 
 def test_tied_constants() -> None:
@@ -265,6 +267,44 @@ def test_tied_constants() -> None:
     found = optimize.least_squares(residual, start()[:4], jac="3-point", xtol=1e-14)
     assert fit.objective == pytest.approx(found.cost, rel=1e-8)
     assert fit.constraints == {"beta": "alpha"}
+
+
+@pytest.mark.parametrize(
+    ("options", "without"),
+    [
+        ({"tie": {"beta": "alpha"}}, ["a", "b"]),
+        ({"fix": {"alpha": 0.33, "beta": 0.3}}, ["a", "b"]),
+        ({"form": "farseer"}, ["s", "S", "B", "Q", "A", "F"]),
+    ],
+)
+def test_what_has_no_profile_has_the_delta_methods_interval(options: Any, without: list[str]) -> None:
+    fit = known(fit_law(table(), loss="squared", resamples=0, **options))
+    by_profile, by_delta = fit.conf_int(method="profile"), fit.conf_int(method="delta")
+    pd.testing.assert_frame_equal(by_profile.loc[without], by_delta.loc[without])
+    held = [name for name in fit.names if name not in without and name not in fit.held]
+    assert held
+    assert (by_profile.loc[held] != by_delta.loc[held]).to_numpy().any(axis=1).all()
+
+
+def test_a_coefficient_beyond_any_number_has_figures_of_its_log() -> None:
+    fit = squared()
+    centre = fit.problem.centres[1]
+    theta = fit.point.theta.copy()
+    theta[4] = 800.0 / centre  # an exponent of losses that are noise alone
+    fit = known(
+        replace(fit, point=replace(fit.point, theta=theta, constants=SURFACE.natural(theta, fit.problem.centres)))
+    )
+    log = theta[2] + 800.0
+    assert fit.params["B"] == np.inf
+    assert fit.quantities(theta[None], ("B",), True)[0, 0] == pytest.approx(log)
+    assert fit.slopes(("B",), logs=True)[0] == pytest.approx([0.0, 0.0, 1.0, 0.0, centre])
+    assert fit.spread("B") > 0
+    found = fit.profile("B")
+    assert np.isfinite(found.deviance).all()
+    assert found.low > 1e300
+    for method in ("profile", "delta", "sandwich"):
+        assert not np.isnan(limits(fit, "B", method=method)).any()
+        assert not np.isfinite(fit.cov_params(method).to_numpy()[2, 2])
 
 
 def test_bootstrap_figures_are_those_of_the_draws() -> None:

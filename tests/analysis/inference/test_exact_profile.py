@@ -137,12 +137,15 @@ def test_an_offset_of_the_link_is_taken_off() -> None:
 def test_values_of_constants_and_of_what_follows() -> None:
     theta = POINT.theta[None]
     E, A, _, alpha, beta = POINT.constants
-    assert profile_likelihood._value(P, theta, "E")[0] == pytest.approx(np.log(E))
+    assert profile_likelihood.quantity(P, theta, "E")[0] == pytest.approx(np.log(E))
     small = SURFACE.internal(np.array([[0.5, 60.0, 110.0, 0.3, 0.3]]), P.centres)
-    assert profile_likelihood._value(P, small, "E")[0] == pytest.approx(np.log(0.5))
-    assert profile_likelihood._value(P, theta, "A")[0] == pytest.approx(np.log(A))
-    assert profile_likelihood._value(P, theta, "alpha")[0] == pytest.approx(alpha)
-    assert profile_likelihood._value(P, theta, "a")[0] == pytest.approx(beta / (alpha + beta))
+    assert profile_likelihood.quantity(P, small, "E")[0] == pytest.approx(np.log(0.5))
+    assert profile_likelihood.quantity(P, theta, "A")[0] == pytest.approx(np.log(A))
+    assert profile_likelihood.quantity(P, theta, "alpha")[0] == pytest.approx(alpha)
+    assert profile_likelihood.quantity(P, theta, "a")[0] == pytest.approx(beta / (alpha + beta))
+    steep = theta + np.array([0.0, 0.0, 0.0, 0.0, 1000.0])  # B is beyond any number, its log is not
+    centre = P.centres[SURFACE.inputs.index("tokens")]
+    assert profile_likelihood.quantity(P, steep, "B")[0] == pytest.approx(theta[0, 2] + steep[0, 4] * centre)
 
 
 @pytest.mark.parametrize(
