@@ -52,7 +52,7 @@ class RunSummary:
     ended: int | None = None
 
     def digest(self) -> str:
-        """Return a short hash: the same card is not sent twice."""
+        """Return a short hash: the same summary is not sent twice."""
         text = json.dumps([sorted(self.tags.items()), self.status, self.ended])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -76,7 +76,7 @@ def identity_tags(study_id: str, parent: str | None, key: str | None, user: str)
     return tags
 
 
-def run_card(
+def run_summary(
     facts: Facts, cluster: str, code: str, redact: Redact, labels: Mapping[str, str] = MappingProxyType({})
 ) -> RunSummary:
     """Return what a point's run shall show for these facts; `labels`: what its search says of it."""
@@ -114,7 +114,7 @@ def of_search(facts: Facts, verdict: str, end: str) -> Facts:
     return facts if kept else replace(facts, state=STOPPED)
 
 
-def study_card(
+def study_summary(
     states: Sequence[str], pending: int, cluster: str, code: str, redact: Redact, *, search: str | None = None
 ) -> RunSummary:
     """Return what the study's own run shall show: its points by state, and a status that sums them up.

@@ -36,7 +36,7 @@ class Shipper:
         self.calls = 0
 
     def ship(
-        self, run: RunFolder, before: RunState, point: Point, facts: Facts, card: RunSummary, *, sure: bool = True
+        self, run: RunFolder, before: RunState, point: Point, facts: Facts, summary: RunSummary, *, sure: bool = True
     ) -> Iterator[RunState]:
         """Send what is new, yielding after each call what the store then holds.
 
@@ -56,18 +56,18 @@ class Shipper:
             batch += record.values if sure else held.new(record)
             position = record.position
             self.unreadable += not record.readable
-        tags = card.tags if card.digest() != before.sent else {}
+        tags = summary.tags if summary.digest() != before.sent else {}
         if len(batch) + len(settings) + len(tags) > ENTITIES:
             yield (state := self._send(state, batch, position))
             batch = []
         state = replace(self._send(state, batch, position, settings, tags), params=True)
         if tags:
-            self._store.status(state.id, card.status, facts.ended)
+            self._store.status(state.id, summary.status, facts.ended)
         if not state.config and run.config.exists():
             self.artifact(state.id, run.config)
             state = replace(state, config=True)
         done = facts.final and state.config and position.offset >= _size(run.metrics)
-        yield replace(state, sent=card.digest(), state=facts.state, done=done)
+        yield replace(state, sent=summary.digest(), state=facts.state, done=done)
 
     def artifact(self, run: str, path: Path, folder: str | None = None) -> None:
         """Send a file; a text file with secrets in it is sent without them, under the same name."""

@@ -21,7 +21,7 @@ from study.storage.layout import StudyFolder
 from study.storage.secrets import Redact, redactor
 from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
-from study.tracking.mapping import PARENT, RunSummary, identity_tags, of_search, run_card, run_name, study_card
+from study.tracking.mapping import PARENT, RunSummary, identity_tags, of_search, run_name, run_summary, study_summary
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
@@ -196,26 +196,26 @@ class Syncer:
         if key in self._refused:
             return 0
         self._labels[key] = labels
-        card = run_card(facts, *self._source.latest(), self._redact, labels)
+        summary = run_summary(facts, *self._source.latest(), self._redact, labels)
         # A parent that was removed is made anew: its runs follow it.
-        card = replace(card, tags={**card.tags, PARENT: target.parent})
+        summary = replace(summary, tags={**summary.tags, PARENT: target.parent})
         point = self._source.points[key]
         try:
             try:
-                return self._ship(target, point, facts, card, shipper)
+                return self._ship(target, point, facts, summary, shipper)
             except RunGoneError:  # removed from the store: made anew, once
                 target.runs.pop(key, None)
                 self._trusted = False
                 self._sure.discard(key)
-                return self._ship(target, point, facts, card, shipper)
+                return self._ship(target, point, facts, summary, shipper)
         except (RunGoneError, RunRefusedError) as error:
             self._refused[key] = str(error)
             return 0
 
-    def _ship(self, target: StoreState, point: Point, facts: Facts, card: RunSummary, shipper: Shipper) -> int:
-        created = self._find_or_create(target, point, facts, card)
+    def _ship(self, target: StoreState, point: Point, facts: Facts, summary: RunSummary, shipper: Shipper) -> int:
+        created = self._find_or_create(target, point, facts, summary)
         run, sure = self._folder.run(point.key), bool(created) or point.key in self._sure
-        for progress in shipper.ship(run, target.runs[point.key], point, facts, card, sure=sure):
+        for progress in shipper.ship(run, target.runs[point.key], point, facts, summary, sure=sure):
             if progress != target.runs[point.key]:
                 self._dirty = True
                 self.steps += 1
@@ -225,13 +225,13 @@ class Syncer:
         self._sure.add(point.key)
         return created
 
-    def _find_or_create(self, target: StoreState, point: Point, facts: Facts, card: RunSummary) -> int:
+    def _find_or_create(self, target: StoreState, point: Point, facts: Facts, summary: RunSummary) -> int:
         if point.key not in target.runs and not self._trusted:
             self._discover(target)
         if point.key in target.runs:
             return 0
         tags = identity_tags(self._state.study_id, target.parent, point.key, _user())
-        early = {name: value for name, value in card.tags.items() if value and name not in ("state", "outcome")}
+        early = {name: value for name, value in summary.tags.items() if value and name not in ("state", "outcome")}
         name = run_name(point, self._redact)
         run = self._store.create(target.experiment, name, facts.started, {**early, **tags})
         target.runs[point.key] = RunState(run)
@@ -252,11 +252,11 @@ class Syncer:
         """Bring the study's own run up to date: points by state, the study's config, the report."""
         pending = len(self._source.points) - len(self._states)
         states, end = list(self._states.values()), self._source.search_end
-        card = study_card(states, pending, *self._source.latest(), self._redact, search=end)
-        if target.parent_sent != card.digest():
-            self._store.log(target.parent, [], tags=card.tags)
-            self._store.status(target.parent, card.status, None)
-            target.parent_sent = card.digest()
+        summary = study_summary(states, pending, *self._source.latest(), self._redact, search=end)
+        if target.parent_sent != summary.digest():
+            self._store.log(target.parent, [], tags=summary.tags)
+            self._store.status(target.parent, summary.status, None)
+            target.parent_sent = summary.digest()
             self._dirty = True
         for path, folder, name, stamp in unsent(target, self._source, self._report):
             shipper.artifact(target.parent, path, folder)
@@ -318,8 +318,10 @@ def is_all_sent(folder: StudyFolder) -> bool:
         return False
     if not all(key in target.runs and target.runs[key].done for key in source.points):
         return False
-    card = study_card([target.runs[key].state for key in source.points], 0, *source.latest(), redactor(os.environ))
-    return target.parent_sent == card.digest() and not any(unsent(target, source, None))
+    summary = study_summary(
+        [target.runs[key].state for key in source.points], 0, *source.latest(), redactor(os.environ)
+    )
+    return target.parent_sent == summary.digest() and not any(unsent(target, source, None))
 
 
 def unsent(target: StoreState, source: Source, report: Path | None) -> Iterator[tuple[Path, str | None, str, str]]:

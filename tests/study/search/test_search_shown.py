@@ -19,7 +19,7 @@ from study.search.view import verdict
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
 from study.tracking.facts import Facts
-from study.tracking.mapping import run_card
+from study.tracking.mapping import run_summary
 from study.tracking.source import Source
 from study.tracking.syncer import Syncer
 from sweeps.schedulers.pbt import PopulationBased
@@ -120,7 +120,7 @@ def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tm
     first, other = source.labels(keys[0]), source.labels(keys[1])
     assert first["parent"] == "0123456789ab@1024" and "parent" not in other
     assert other["rung"] == str(queue.search.trials[1].at)
-    card = run_card(Facts("running"), "local", "abc", str, first)
+    card = run_summary(Facts("running"), "local", "abc", str, first)
     assert {name: card.tags[name] for name in first} == first
     rungs = {key: source.labels(key)["rung"] for key in keys}
     advance(study, 40, seed=3, lose=0.0)

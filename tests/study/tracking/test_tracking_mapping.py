@@ -18,9 +18,9 @@ from study.tracking.mapping import (
     identity_tags,
     of_search,
     params,
-    run_card,
     run_name,
-    study_card,
+    run_summary,
+    study_summary,
 )
 from study.tracking.shipping import _chunks
 
@@ -64,7 +64,7 @@ def test_chunks_keep_both_limits_and_the_order() -> None:
 
 def test_study_sums_its_points_up() -> None:
     def status(states: list[str], pending: int = 0) -> str:
-        return study_card(states, pending, "local", "abc-d", PLAIN).status
+        return study_summary(states, pending, "local", "abc-d", PLAIN).status
 
     assert status(["completed", "completed"]) == "FINISHED"
     assert status(["completed", "running"]) == "RUNNING"
@@ -76,7 +76,7 @@ def test_study_sums_its_points_up() -> None:
 
 def test_a_search_is_finished_once_it_is_over_and_one_trial_came_to_the_end() -> None:
     def status(states: list[str], search: str, pending: int = 0) -> str:
-        return study_card(states, pending, "local", "abc-d", PLAIN, search=search).status
+        return study_summary(states, pending, "local", "abc-d", PLAIN, search=search).status
 
     assert status(["completed", "stopped", "failed", "diverged"], "over", pending=1) == "FINISHED"
     assert status(["stopped", "failed"], "over") == "FAILED"
@@ -102,13 +102,13 @@ def test_a_searchs_run_has_the_state_that_the_search_gives_it(state: str, verdic
     facts = of_search(Facts(state), verdict, end)
     assert facts.state == shown
     expected = {"pending": "SCHEDULED", STOPPED: "KILLED", "failed": "FAILED", "completed": "FINISHED"}
-    assert run_card(facts, "local", "abc", PLAIN).status == expected.get(shown, "RUNNING")
+    assert run_summary(facts, "local", "abc", PLAIN).status == expected.get(shown, "RUNNING")
 
 
 def test_card_names_the_code_the_job_and_the_outcome() -> None:
     job = {"job_id": "12_3", "executor": "slurm", "nodes": ["n1", "n2"], "code": "feed-d1"}
-    card = run_card(Facts("completed", attempt=2, job=job, outcome={"loss": 1}, ended=5), "local", "old-x", PLAIN)
-    assert card.tags == {
+    summary = run_summary(Facts("completed", attempt=2, job=job, outcome={"loss": 1}, ended=5), "local", "old-x", PLAIN)
+    assert summary.tags == {
         "state": "completed",
         "attempt": "2",
         "job_id": "12_3",
@@ -120,7 +120,7 @@ def test_card_names_the_code_the_job_and_the_outcome() -> None:
         "error": "",
         "outcome": '{"loss":1}',
     }
-    assert (card.status, card.ended) == ("FINISHED", 5)
+    assert (summary.status, summary.ended) == ("FINISHED", 5)
     assert identity_tags("s", "p", "k", "me")["mlflow.parentRunId"] == "p"
 
 
