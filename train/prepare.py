@@ -111,13 +111,9 @@ def report(target: Path, manifest: Manifest, seconds: float | None) -> list[str]
         f"{manifest.bytes_per_token:.2f} bytes/token, fingerprint {manifest.fingerprint}"
     ]
     if manifest.skipped_counts:
-        named = (
-            "named"
-            if sum(manifest.skipped_counts.values()) == len(manifest.skipped)
-            else f"the first {len(manifest.skipped)} are named"
-        )
         counts = ", ".join(f"{count:,} {why}" for why, count in manifest.skipped_counts.items())
-        lines.append(f"left out: {counts} ({named} in {target / 'manifest.json'})")
+        named = len(manifest.skipped)  # duplicates, and what is over data.max_bytes, are only counted
+        lines.append(f"left out: {counts}" + (f" ({named} named in {target / 'manifest.json'})" if named else ""))
     if manifest.skipped_counts.get("broken"):
         first = manifest.skipped[0]
         lines.append(f"broken documents: {manifest.skipped_counts['broken']}, the first is {first.file}: {first.why}")

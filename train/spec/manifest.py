@@ -116,7 +116,8 @@ class Manifest:
 
     `bytes_per_token` is that of the validation split: nats per token / ln 2 / bytes_per_token = bits per byte.
     `fingerprint` (12 hex digits) depends on the tokenizer and the tokens only: not on time, paths or the name.
-    `skipped` lists the first 100 documents left out (broken ones first), `skipped_counts` counts all of them by reason.
+    `skipped` lists the first 100 documents left out (broken ones first; neither duplicates nor what
+    is over data.max_bytes), `skipped_counts` counts all by reason.
     `members` are the sources of a mixture, in the order of data.sources; a corpus of its own has none.
     """
 

@@ -18,6 +18,7 @@ from train.data.corpus.prepare import prepare
 from train.data.dataset import TokenSequences, TrainingData, open_training
 from train.data.mixture import BLOCK, Mixture, quotas
 from train.data.prefetch import Prefetch
+from train.prepare import report
 from train.spec.config import DataConfig, SourceConfig
 from train.spec.manifest import read_manifest, settings_of, verify
 
@@ -145,6 +146,19 @@ def test_a_mixture_is_a_prepared_folder_of_its_own(mixed: tuple[DataConfig, Path
     assert [member.bytes_per_token for member in manifest.members] == [part.bytes_per_token for part in parts_]
     reweighted = replace(config, sources=tuple(replace(source, weight=1.0) for source in config.sources))
     assert prepare(reweighted, root) == place
+
+
+def test_broken_documents_of_any_source_come_first(write_texts: Write, small: Small, tmp_path: Path) -> None:
+    sources = []
+    for name, file, content in (("a", "empty.txt", b" "), ("b", "latin.txt", b"caf\xe9")):
+        text = write_texts(tmp_path / name, 25)
+        (text / file).write_bytes(content)
+        sources.append(SourceConfig(name, 1.0, str(text)))
+    config = small(None, name="both", tokenizer="bytes", vocab_size=257, sources=tuple(sources))
+    made = prepare(config, tmp_path, workers=1)
+    assert report(made, read_manifest(made), None)[2] == (
+        "broken documents: 1, the first is latin.txt: not UTF-8 (byte 3)"
+    )
 
 
 def test_sources_share_the_first_ones_tokenizer(tmp_path: Path, write_texts: Write, small: Small) -> None:

@@ -15,6 +15,7 @@ from train.spec.manifest import (
     SPLITS,
     Manifest,
     Member,
+    Skipped,
     Split,
     fingerprint_of,
     folder,
@@ -52,7 +53,7 @@ def combine(config: DataConfig, root: Path, staging: Path) -> Path:
         bytes_per_token=splits["validation"].bytes_per_token,
         source="; ".join(f"{one.name}: {one.source}" for one in manifests),
         settings=settings_of(config),
-        skipped=tuple(skipped for one in manifests for skipped in one.skipped),
+        skipped=_skipped(manifests),
         skipped_counts=dict(sorted(sum((Counter(one.skipped_counts) for one in manifests), Counter[str]()).items())),
         fingerprint=fingerprint_of(first.tokenizer, first.separator_token, splits),
         members=tuple(
@@ -62,6 +63,17 @@ def combine(config: DataConfig, root: Path, staging: Path) -> Path:
     )
     write_manifest(made, manifest)
     return made
+
+
+def _skipped(manifests: Sequence[Manifest]) -> tuple[Skipped, ...]:
+    """Return the documents that sources left out, the broken ones of all first, as in each."""
+    broken: list[Skipped] = []
+    others: list[Skipped] = []
+    for one in manifests:
+        count = one.skipped_counts.get("broken", 0)
+        broken += one.skipped[:count]
+        others += one.skipped[count:]
+    return (*broken, *others)
 
 
 def _joined(split: str, places: Sequence[Path], manifests: Sequence[Manifest]) -> Split:

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from tests.environment import python_path
 from train.data.corpus.clean import normalised
 from train.data.corpus.prepare import prepare
+from train.prepare import report
 from train.spec.config import DataConfig
 from train.spec.manifest import Manifest, read_manifest, verify
 
@@ -120,6 +121,10 @@ def test_what_is_left_out_is_counted(texts: Path, small: Make, tmp_path: Path) -
         ("image.png", "not a text file by its name"),
     ]
     assert sum(split.documents for split in manifest.splits.values()) == 61
+    told = "left out: 3 broken, 1 duplicate, 1 empty, 1 not a text file by its name"
+    assert report(Path("d"), manifest, 1.0)[1] == f"{told} (5 named in d/manifest.json)"
+    copies = replace(manifest, skipped=(), skipped_counts={"duplicate": 2})
+    assert report(Path("d"), copies, None)[1:] == ["left out: 2 duplicate"]
 
 
 def test_max_bytes_takes_the_first_documents_by_hash(texts: Path, prepared: Path, small: Make, tmp_path: Path) -> None:
