@@ -137,7 +137,7 @@ class EndedPoint(Protocol):
 
     @property
     def state(self) -> str:
-        """One of study.status.states.STATES."""
+        """One of study.status.states.PointState."""
 
     @property
     def kind(self) -> Kind:

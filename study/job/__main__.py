@@ -19,7 +19,7 @@ from typing import Any
 
 import study
 from study.executors import load
-from study.failures.kinds import HELD, AttemptState, Ending
+from study.failures.kinds import HELD, AttemptState, Ending, Kind
 from study.job.attempt import (
     JobContext,
     TrainerExit,
@@ -237,7 +237,7 @@ def run_other_rank(work: JobContext, signals: Signals, given_up: Callable[[], bo
         this_round = RendezvousRound(attempt, job, rank)
         ran = run_trainer(work, config, this_round, signals)
         ending = conclude_rank(work, attempt, ran, signals, rank=rank, started=started)
-        following = this_round.over() or (this_round.wait() if ending.kind == "communication" else None)
+        following = this_round.over() or (this_round.wait() if ending.kind == Kind.COMMUNICATION else None)
         if following is None or signals.received:
             break
         job = dict(following)

@@ -83,10 +83,16 @@ class Settings:
 
     def make_sampler(self) -> Sampler:
         """Return what proposes the configs of new trials; ValueError where the space does not suit it."""
-        if self.compares is Compares.WITH_MEMBERS and self.sampler != "random":
+        members = self.compares is Compares.WITH_MEMBERS
+        if members and self.sampler != "random":
             raise ValueError(
                 f"search.sampler={self.sampler} is not allowed with search.name={self.scheduler}: a population "
                 "starts from random settings and members copy each other: leave search.sampler=random"
+            )
+        if members and tuple(self.objectives) != ("loss",):
+            raise ValueError(
+                f"search.objectives=[{', '.join(self.objectives)}] is not allowed with search.name={self.scheduler}: "
+                "members of a population are compared by their loss: leave search.objectives=[loss]"
             )
         return make_sampler(
             self.sampler, SamplerOptions(self.sampler, self.make_space(), self.seed, self.R, tuple(self.objectives))

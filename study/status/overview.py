@@ -229,13 +229,13 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
     `called` names the study in a command. ended: kinds of the bad ends (study.failures.kinds) of what could be tried
     again, and REFUSED where SLURM took no job for a point.
     """
-    if set(ended) - {REFUSED} == {"bad_config"}:
+    if set(ended) - {REFUSED} == {Kind.BAD_CONFIG}:
         return (
             f"python -m study logs {called} KEY    # says what cannot be: it fails again until that is changed;\n"
             "change it and give the study's command again, under another study.name if only runtime.* changes"
         )
     if counts.get(PointState.FAILED) or any(counts.get(state) for state in RESUMABLE):
-        first = "make room first; " if "disk_full" in ended else ""
+        first = "make room first; " if Kind.DISK_FULL in ended else ""
         return f"python -m study retry {called}    # {first}they go on from their checkpoints"
     if counts.get(PointState.UNKNOWN):
         return "unknown: nothing is done about these until the scheduler or a file says more"
