@@ -166,6 +166,7 @@ def _check_data(config: RunConfig, manifest: Manifest, where: Path) -> None:
             "run was frozen; prepare the same data again or start a new study"
         )
     if manifest.tokenizer.vocab_size != config.data.vocab_size:
+        found = manifest.tokenizer.vocab_size
         raise ValueError(
-            f"data.vocab_size={config.data.vocab_size} but {where} was prepared with {manifest.tokenizer.vocab_size}"
+            f"data.vocab_size={config.data.vocab_size} but {where} was prepared with {found}: set it to {found}"
         )

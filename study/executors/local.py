@@ -44,7 +44,8 @@ class Local(Executor):
         """Raise ValueError for points that are to share a job."""
         if cluster.pack > 1:
             raise ValueError(
-                f"cluster.pack={cluster.pack} is for SLURM: on this machine cluster.slots runs points at once"
+                f"cluster.pack={cluster.pack} is for SLURM: here set cluster.pack=1, and cluster.slots to as many as "
+                "run at once"
             )
 
     def render(self, request: JobRequest) -> str:

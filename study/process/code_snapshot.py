@@ -201,7 +201,7 @@ def _clear(copy: Path) -> None:
     if not copy.exists() and not copy.is_symlink():
         return
     if copy.is_symlink() or any(place.name not in (MARKER, *code_version.PACKAGES) for place in copy.iterdir()):
-        raise ValueError(f"{copy}: a copy of the code is to lie there, and something else does: move it away")
+        raise ValueError(f"{copy} is not a copy of the code, which has to be made there: move it away")
     (copy / STAGED).touch()
     remove_copy(copy.rename(copy.with_name(f"{STAGING}{copy.name}")))
 

@@ -25,7 +25,7 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
         return 0
     shape = job_spec_of(cluster)
     if shape.pack > 1:
-        raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
+        raise ValueError(f"cluster.pack={shape.pack} is not allowed in a search, whose workers are jobs: set it to 1")
     remaining = budget.remaining_budget(folder, services.runner)
     short = remaining.take(shape, missing) if remaining is not None else ""
     if short:

@@ -44,7 +44,9 @@ def check(run: RunConfig, manifest: Manifest) -> None:
             f"sequences of {length} tokens; lower it or data.sequence_length, or raise data.validation_fraction"
         )
     if manifest.splits["train"].tokens <= length:
-        raise ValueError(f"data.sequence_length={length} is longer than all of the training text")
+        raise ValueError(
+            f"data.sequence_length={length} is longer than all of the training text: lower it, or give more text"
+        )
 
 
 def epochs(runs: Iterable[RunConfig], found: dict[Corpus, Manifest]) -> float:

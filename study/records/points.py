@@ -74,7 +74,7 @@ def append_points(folder: StudyFolder, points: Iterable[Point], known: Collectio
             stack.enter_context(locked(StudyFolder(study).lock))
         for place in sources:
             if not Path(place).is_dir():
-                raise ValueError(f"schedule.parent={place}: there is no such checkpoint, or no more: name another one")
+                raise ValueError(f"schedule.parent={place}: there is no such checkpoint (any more): name another one")
         known = set(known_keys(folder)) if known is None else known
         new = list({p.key: p for p in points if p.key not in known}.values())
         if new:

@@ -55,7 +55,7 @@ def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], dict[str,
         found[key] = _domain(override)
         said = [tag for tag in getattr(override.value(), "tags", ()) if "=" in tag]
         if len(said) > 1:
-            raise ValueError(f"{override.input_line}: one condition a key: {' and '.join(sorted(said))} are two")
+            raise ValueError(f"{override.input_line}: give one condition for the key, not {' and '.join(sorted(said))}")
         if said:
             tagged[key] = said[0]
     # A key that others depend on comes before them.
@@ -135,7 +135,9 @@ def _check(config: StudyConfig, space: Mapping[str, Domain]) -> None:
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
         )
     if config.cluster.pack > 1:
-        raise ValueError(f"cluster.pack={config.cluster.pack} is for points known beforehand: take 1")
+        raise ValueError(
+            f"cluster.pack={config.cluster.pack} is not allowed in a search, whose units run apart: set it to 1"
+        )
 
 
 def settings_of(
@@ -217,7 +219,10 @@ def _check_population(space: Mapping[str, Domain], members: int) -> None:
             )
     sizes = [domain_size(domain) for domain in space.values()]
     if math.prod(sizes) < members:
-        raise ValueError(f"search.trials={members} members, but the space has {math.prod(sizes):.0f} settings: fewer")
+        raise ValueError(
+            f"search.trials={members} members would differ, but the space has {math.prod(sizes):.0f} settings: lower "
+            "search.trials, or search over more values"
+        )
 
 
 def _domain(override: Override) -> Domain:
@@ -238,5 +243,5 @@ def _domain(override: Override) -> Domain:
 def _plain(value: Any) -> Setting:
     text = getattr(value, "text", value)
     if not isinstance(text, int | float | str):
-        raise ValueError(f"{value} cannot be searched over: numbers and words can")
+        raise ValueError(f"{value} cannot be searched over: give numbers, true or false, or text")
     return text

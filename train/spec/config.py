@@ -154,8 +154,8 @@ class OptimConfig:
     independent_decay: bool = key(
         False, "multiply weight decay only by the schedule's factor, not by the learning rate"
     )
-    z_loss: float = key(0.0, "weight of lse², the square of log Σ exp(logits), in the training objective", former=0.0)
-    label_smoothing: float = key(0.0, "share of each target spread evenly over the vocabulary", former=0.0)
+    z_loss: float = key(0.0, "weight of the squared log-sum-exp of the logits in the objective; 0: off", former=0.0)
+    label_smoothing: float = key(0.0, "share of each target spread evenly over the vocabulary; 0: off", former=0.0)
     grad_clip: float = key(1.0, "clip the global gradient norm to this; 0: off")
     nonfinite: str = key(
         "skip",

@@ -21,7 +21,7 @@ def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
     head = head_dim(model)
     _check_positive("head_dim", head)
     if head % 2 and model.position == "rope":
-        raise ValueError(f"model.head_dim={head} is odd: rotary embedding turns pairs of channels")
+        raise ValueError(f"model.head_dim={head} is odd: rotary embedding turns pairs of channels: give an even one")
     if model.width % head:
         raise ValueError(
             f"model.width={model.width} is not a multiple of model.head_dim={head}: "
@@ -30,7 +30,10 @@ def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
     heads, groups = model.width // head, kv_heads(model)
     _check_positive("kv_heads", groups)
     if heads % groups:
-        raise ValueError(f"model.kv_heads={groups} does not divide the {heads} query heads (width / head_dim)")
+        allowed = ", ".join(str(count) for count in range(1, heads + 1) if heads % count == 0)
+        raise ValueError(
+            f"model.kv_heads={groups} does not divide the {heads} query heads (width / head_dim): it may be {allowed}"
+        )
     for name in ("attention_softcap", "logit_softcap"):
         if getattr(model, name) < 0:
             raise ValueError(f"model.{name}={getattr(model, name)} is not allowed: a positive cap, or 0 for none")

@@ -59,7 +59,10 @@ def check_schedule(config: RunConfig) -> None:
     for name in ("warmup_fraction", "decay_fraction", "final_lr_fraction"):
         _share(f"schedule.{name}", getattr(schedule, name))
     if schedule.name == "wsd" and schedule.warmup_fraction + schedule.decay_fraction > 1:
-        raise ValueError("schedule.warmup_fraction + schedule.decay_fraction exceed 1: the phases overlap")
+        raise ValueError(
+            f"schedule.warmup_fraction={schedule.warmup_fraction:g} and schedule.decay_fraction="
+            f"{schedule.decay_fraction:g} add up to more than 1: the phases overlap: lower one of them"
+        )
 
 
 def check_checkpoints(config: RunConfig) -> None:

@@ -146,7 +146,10 @@ def test_a_domain_is_what_its_description_says(domain: Domain) -> None:
     [
         ('optim.momentum=tag("optim.name=lion",interval(0,1))', "optim.name is never 'lion', only adamw, muon"),
         ('optim.momentum=tag("model.act=gelu",interval(0,1))', "must be searched over as a list of values"),
-        ('optim.momentum=tag("optim.name=muon","optim.lr=1",interval(0,1))', "one condition a key"),
+        (
+            'optim.momentum=tag("optim.name=muon","optim.lr=1",interval(0,1))',
+            "give one condition for the key, not optim.lr=1 and optim.name=muon",
+        ),
     ],
 )
 def test_conditions_that_cannot_hold_are_named(line: str, said: str) -> None:
