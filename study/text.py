@@ -54,7 +54,7 @@ def fold(line: str, width: int) -> list[str]:
 
 
 def cut(text: str, width: int = WIDTH) -> str:
-    """Return a text in so many columns, its end left out where there is too much of it."""
+    """Return a text cut to a number of columns."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

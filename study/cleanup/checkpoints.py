@@ -137,7 +137,7 @@ def stored(run: RunFolder) -> list[Checkpoint]:
 
 
 def prune(run: RunFolder, policy: KeepRules, fence: Fence, really: bool) -> Pruning:
-    """Remove (or with `really` False: name) what a run does not need, under its lock; skipped where that is held.
+    """Remove the checkpoints that a run does not need (`really` False: list them), under its lock; skip it if held.
 
     fence: yields the checkpoints that others need, under locks that keep these from changing during the removal.
     """
@@ -212,7 +212,7 @@ def _named_folders(listed: Path) -> set[Path]:
 
 @dataclass
 class StudyFence:
-    """What others go on from, said under the locks that whoever adds to it holds.
+    """The checkpoints that others start from, under the locks that are held to add to these.
 
     Those are the study's own, under which its points are appended, also where a point of another study names a
     checkpoint of this one; and in a search the log's, under which copies are decided.

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Done:
-    """How many points were told to stop, left SLURM's queue, are not started, and of how many nobody knows if they run.
+    """Counts of points: told to stop, removed from SLURM's queue, not started, and in an unknown state.
 
     Of those of unknown state the jobs that SLURM has are cancelled too.
     """
@@ -72,7 +72,7 @@ class Done:
 
 
 def what_was_done(points: Sequence[PointStatus], stopped: int) -> Done:
-    """Return what was done to points in these states, of which so many that run were told to stop. Pure.
+    """Return what was done to these points, of which `stopped` running ones were told to stop. Pure.
 
     One that ran and could not be told has ended meanwhile.
     """
@@ -86,7 +86,7 @@ def what_was_done(points: Sequence[PointStatus], stopped: int) -> Done:
 
 
 def in_words(done: Done) -> str:
-    """Return what was done to each kind of points; what there is none of is not named."""
+    """Return what was done, in words; counts of 0 are left out."""
     said = (
         (done.told_to_stop, "told to stop, after a checkpoint"),
         (done.taken_from_queue, "taken out of SLURM's queue"),

@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def lines(check: Check, width: int = terminal.WIDTH) -> list[str]:
-    """Return a check for a person, in so many columns; below its name where there is no room beside it."""
+    """Return a check in lines of `width` columns; in a narrow terminal its result is below its name."""
     head = f"{MARKS[check.state]:>6}  {check.name:<15} "
     indent = " " * (len(head) if width >= BESIDE else 8)
     first = head if width >= BESIDE else indent

@@ -61,7 +61,7 @@ def from_hydra(error: BaseException) -> str:
 
 
 def from_system(error: OSError) -> str | None:
-    """Return the message for a file that cannot be written or read; None for an error that is no state of the disk."""
+    """Return the message for a file that cannot be written or read; None for an error of another kind."""
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where}{error.strerror}: make room, then give the same command again"

@@ -170,7 +170,7 @@ class RetryConfig:
         self.rules()
 
     def rules(self) -> RetryRules:
-        """Return the policy that this spells. ValueError for a rule that is none."""
+        """Return the parsed rules. Raises ValueError for one that cannot be parsed."""
         said = {f.name: getattr(self, f.name) for f in fields(self)}
         kinds = {name: parse_rule(f"retry.{name}", text) for name, text in said.items() if isinstance(text, str)}
         others = {name: value for name, value in said.items() if name not in kinds}

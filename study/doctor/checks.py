@@ -27,7 +27,7 @@ NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cephfs", "fuse.juicefs", 
 
 
 class CheckState(StrEnum):
-    """What came of a check."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -48,7 +48,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Slurm:
-    """What a cluster says of itself; None and empty where it does not. `sacct`: it answers."""
+    """A cluster by its own commands; None or empty where they do not say. `sacct`: whether it answers."""
 
     name: str = ""
     version: str = ""

@@ -32,7 +32,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a test job: what each rank found, how long it waited and ran [s], why it gave nothing."""
+    """Result of a test job: what each rank found, how long it waited and ran [s], why it failed."""
 
     ranks: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     job_id: str = ""

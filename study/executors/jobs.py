@@ -77,7 +77,7 @@ class LookupAnswer(StrEnum):
 
 @dataclass(frozen=True)
 class Lookup:
-    """What is known of a submission by its name; its id where it was found, why where nobody answered."""
+    """Result of looking a submission up by its name; its id where it was found, why where nobody answered."""
 
     answer: LookupAnswer
     job_id: str | None = None

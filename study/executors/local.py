@@ -28,7 +28,7 @@ LOG = "local.log"
 
 
 def executor(runner: Runner | None = None) -> Executor:
-    """Return this machine's processes; there is nobody to ask, so `runner` is not needed."""
+    """Return the executor of this machine's processes, which needs no `runner`."""
     return Local()
 
 

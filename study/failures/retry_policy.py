@@ -56,7 +56,7 @@ class RetryRules:
     exclude_hours: float = 24.0
 
     def here(self) -> RetryRules:
-        """Return the policy for runs of one machine: there is no other node, and no more memory to give."""
+        """Return the rules for runs of this machine, which has no other node and no more memory: `again` instead."""
         kinds = {
             kind: Rule(Action.AGAIN, rule.cap) if rule.action in (Action.ELSEWHERE, Action.MORE) else rule
             for kind, rule in self.kinds.items()
@@ -306,7 +306,7 @@ def new_ends(
 
 
 def due(statuses: Iterable[EndedPoint], known: Mapping[str, Sequence[RecordedFailure]]) -> list[str]:
-    """Return the points that are to be submitted again: they ended, and what the ledger says of that end is not stop.
+    """Return the points that are to be submitted again: they ended, and the ledger's decision is not to stop.
 
     `known` holds what :func:`new_ends` found as well.
     """

@@ -191,7 +191,7 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
 def _meet_and_advance(
     work: JobContext, config: dict[str, Any], this_round: RendezvousRound, signals: Signals, inherit: tuple[int, ...]
 ) -> TrainerExit:
-    """Run the trainer to its end, with another port for all ranks where somebody has taken theirs meanwhile."""
+    """Run the trainer to its end, on another port for all ranks where theirs was taken meanwhile."""
     while True:
         ran = run_trainer(work, config, this_round, signals, inherit=inherit)
         if signals.received or not this_round.taken(ran.returncode):

@@ -108,7 +108,7 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
 
 
 def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> JobSpec:
-    """Return the shape of a run that is expected to train for so many seconds. Pure.
+    """Return what a job of a run asks for that is expected to train for `seconds`. Pure.
 
     The time limit of a partition, an account or a QOS bounds the time asked: a run that reaches it is resumed.
     """

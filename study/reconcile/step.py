@@ -198,7 +198,7 @@ def _is_work_left(known: Ledger) -> bool:
 
 
 def _asked_lately(study: StudyFolder, services: Services, seconds: float) -> bool:
-    """Whether anybody has asked the scheduler for room within so many seconds."""
+    """Whether the scheduler was asked for room within the last `seconds`."""
     when = (read_json(study.queue_note) or {}).get("time")
     return isinstance(when, int | float) and 0 <= services.clock() - when < seconds
 

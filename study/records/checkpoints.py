@@ -82,7 +82,7 @@ def _newest_first(run: RunFolder) -> Iterator[Checkpoint]:
 
 
 def pin(run: RunFolder, tokens: int) -> bool:
-    """Keep the checkpoint at these tokens until :func:`unpin`; False where there is none."""
+    """Keep the checkpoint at these tokens until :func:`unpin`; return False where there is none."""
     for one in saved(run):
         if one.tokens == tokens:
             (one.folder / PIN).touch()

@@ -1,7 +1,4 @@
-"""What a run's files say of it last: where it stands, and when an attempt that left no ending was at work.
-
-One that was killed outright has no other clock.
-"""
+"""A run's progress by its files, and the last sign of life of an attempt that was killed before it wrote its end."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def waiting(points: Mapping[str, Point], completed: Collection[str]) -> dict[str
 
 
 def stranded(points: Mapping[str, Point], lost: Collection[str]) -> set[str]:
-    """Return the points that cannot start any more unless somebody acts: their parent, or its, is one of `lost`."""
+    """Return the points that can no longer start by themselves: an ancestor of theirs is one of `lost`."""
     found: set[str] = set()
     above = {key: parent.key for key, point in points.items() if (parent := parse(point.parent)) is not None}
     while more := {key for key, parent in above.items() if key not in found and (parent in lost or parent in found)}:

@@ -1,4 +1,4 @@
-"""What a search says of each of its points, in a few words: which rung, which bracket, what has become of it."""
+"""What a search says of each of its points, in a few words: which rung, which bracket, its state."""
 
 from __future__ import annotations
 

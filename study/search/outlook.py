@@ -20,7 +20,7 @@ from sweeps.history import Ended, Reported, Started, Unit
 from sweeps.rungs import always_enough
 from sweeps.space import domain_size
 
-REHEARSALS = 20
+SIMULATIONS = 20
 MOST_UNITS = 20_000
 """Limit on the units of all simulations together: larger searches are simulated fewer times."""
 Value = Callable[[int, int], float]
@@ -64,7 +64,7 @@ def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) 
     low, middling = min(flops_per_token), fmean(flops_per_token)
     courses: list[Course] = []
     units = 0
-    while len(courses) < REHEARSALS and (not courses or units < MOST_UNITS):
+    while len(courses) < SIMULATIONS and (not courses or units < MOST_UNITS):
         courses.append(course(settings, middling, workers, by_chance(settings.seed + len(courses)), MOST_UNITS))
         units += courses[-1].units
     lucky = course(settings, low, 1, ever_better(), MOST_UNITS)
@@ -147,8 +147,8 @@ def refuse_the_hopeless(settings: Settings, found: Outlook) -> None:
 def what_is_enough(settings: Settings) -> str:
     """Return how many trials bring one to the end in any case, in words."""
     return (
-        f"search.trials={_always(settings)} always brings one there, for one in {settings.eta} goes on from each of "
-        f"{counted(_rungs(settings) - 1, 'rung')}; a higher search.min_tokens makes fewer rungs"
+        f"search.trials={_always(settings)} always trains one to the end, since one in {settings.eta} is promoted "
+        f"from each of {counted(_rungs(settings) - 1, 'rung')}; a higher search.min_tokens makes fewer rungs"
     )
 
 
@@ -161,7 +161,7 @@ def lines(settings: Settings, found: Outlook, rate: float, how: str) -> list[str
     ]
     if found.none > 0:
         does = what_is_enough(settings) if settings.pauses else f"{found.enough:.2e} FLOPs would do"
-        said.append(f"  in {percent(found.none)} of rehearsals with losses made by chance there was none: {does}")
+        said.append(f"  in {percent(found.none)} of simulations with random losses, none was: {does}")
     return said
 
 

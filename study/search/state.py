@@ -269,7 +269,7 @@ class Search:
         return self.sampler.propose(trial, tried, rungs)
 
     def _as_tried(self, trial: Trial) -> Tried:
-        """Return a trial as samplers see it, the same object until something comes of it."""
+        """Return a trial as samplers see it, the same object until its state changes."""
         found = self._tried.get(trial.number)
         if found is None:
             found = Tried(self.first[trial.number], trial.values, trial.failed, trial.seconds)

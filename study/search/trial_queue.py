@@ -153,7 +153,7 @@ class TrialQueue:
                 self._append({"event": event, "time": round(time.time(), 3), **({"why": why} if why else {})})
 
     def verdict(self, claim: Claim, kind: Kind) -> Verdict:
-        """Return what the study's policy says of an end of this kind of a claim's unit."""
+        """Return the retry policy's verdict on an end of this kind of a claim's unit."""
         rules = load_submission(self.folder).retry.rules()
         ends = self.search.trials[claim.unit.trial].ends
         return unit_verdict(kind, ends, rules, reached(self.folder.run(claim.key)))

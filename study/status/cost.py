@@ -271,7 +271,7 @@ def _devices(batch: ledger.Batch, point: Point | None) -> Devices:
 
 
 def _charge(run: JobRun, asked: Devices) -> Charge:
-    """Return a run by accounting with what it held, or what its job asked for where that is not said."""
+    """Return a run by accounting with the devices it held; where that is not recorded, those its job asked for."""
     held = replace(asked, gpus=asked.gpus if run.gpus is None else run.gpus, cores=run.cores or asked.cores)
     lost = run.seconds * held.slots if run.failed else 0.0
     return Charge(run.job_id, held, run.started, run.seconds, lost=lost, over=run.over, failed=run.failed)

@@ -103,7 +103,7 @@ def _matches(value: Any, condition: Condition) -> bool:
 
 
 def _as(value: Any, text: str, condition: Condition) -> Any:
-    """Return the text as the kind of thing that the config holds. Raises ValueError where it is none."""
+    """Return the text as a value of the type in the config. Raises ValueError where it is not one."""
     if text.lower() in WORDS and not isinstance(value, str):
         return WORDS[text.lower()]
     number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -89,7 +89,7 @@ class Observer:
         return self._seen(key, self._no_room(), started=True)
 
     def _no_room(self) -> str:
-        """Return why what waits is not submitted, as somebody last saw it."""
+        """Return why waiting points are not submitted, by the last query of the scheduler."""
         return str((read_json(self.folder.queue_note) or {}).get("why") or "") if self.known.waiting else ""
 
     def _seen(self, key: str, no_room: str, *, started: bool) -> ObservedPoint:
@@ -193,7 +193,7 @@ def gather(
 
 
 def _is_alive(attempt: Attempt) -> bool | None:
-    """Return whether the process of an attempt lives that has not ended; None where a scheduler knows, or nobody."""
+    """Return whether the process of an unended attempt lives; None where only a scheduler can tell, or nobody."""
     name = attempt.job.get("executor")
     return None if attempt.ended is not None or name is None or load(name).detached else is_alive(attempt.job)
 
@@ -264,7 +264,7 @@ def _describe(
 
 
 def _told_by(error: Sequence[str]) -> Kind:
-    """Return the kind of an end of which only the last lines of a log are known."""
+    """Return the kind of an end by the last lines of its log alone."""
     return by_words("\n".join(error))
 
 

@@ -201,7 +201,7 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> DerivedState:
 
 
 def _by_job(job: Job) -> Kind | None:
-    """Return the kind of end that SLURM's view of a job tells of, if of any."""
+    """Return the kind of end by SLURM's view of a job, if that implies one."""
     told = job.state in (JobState.NODE_FAILURE, JobState.TIME_LIMIT, JobState.PREEMPTED, JobState.CANCELLED)
     return by_slurm(job.word, job.reason) or (Kind(job.state) if told else None)
 

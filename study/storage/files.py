@@ -73,7 +73,7 @@ def _read(path: Path | str) -> str:
 
 
 def file_size(path: Path) -> int:
-    """Return what a file holds [bytes]; 0 where there is none, or it cannot be asked."""
+    """Return the size of a file [bytes]; 0 where it is missing or cannot be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -81,7 +81,7 @@ def file_size(path: Path) -> int:
 
 
 def folder_size(folder: Path) -> int:
-    """Return what a folder's files take, links not followed [bytes]; what goes away meanwhile counts nothing."""
+    """Return the size of a folder's files [bytes], links not followed; files that vanish meanwhile do not count."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -212,7 +212,7 @@ class RunLock:
 
     @classmethod
     def is_free(cls, path: Path) -> bool:
-        """Say whether nobody has this lock; where it cannot be tried, somebody may."""
+        """Return whether a lock is free; False where it cannot be tried."""
         try:
             lock = cls(path)
         except OSError:

@@ -188,7 +188,7 @@ def _as_command_line(argv: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _mode_by_options() -> Iterator[None]:
-    """Keep Hydra from composing the config once more, only to see whether that says `hydra.mode`: options say it."""
+    """Skip the extra composition in which Hydra looks for `hydra.mode`: --multirun or --run has chosen already."""
     from hydra._internal.hydra import Hydra
 
     before = Hydra.get_mode

@@ -67,7 +67,7 @@ def tune() -> None:
 
 
 def _schema(path: Path, artifacts: str) -> None:
-    """Let MLflow make its schema in a file that nobody else knows: without waiting for the disk until the end."""
+    """Let MLflow make its schema in a file that no other process uses, without an fsync until the end."""
     import logging
 
     import sqlalchemy

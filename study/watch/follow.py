@@ -226,7 +226,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
 
 
 def _waits(status: PointStatus) -> bool:
-    """Whether a point was submitted and has not begun: whoever was to start it has gone."""
+    """Whether a point was submitted and has not begun: the process that was to start it has gone."""
     return status.state == PointState.PENDING and status.batch is not None
 
 

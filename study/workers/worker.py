@@ -83,7 +83,7 @@ class Worker:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Work until nothing is left, or until told to stop."""
+    """Run a worker until no unit is left or a signal stops it."""
     parser = argparse.ArgumentParser(prog="python -m study.workers.worker", description="Advance trials of a search.")
     parser.add_argument("folder", type=Path, help="the study's folder")
     parser.add_argument("--name", required=True, help="the batch's name in the ledger")

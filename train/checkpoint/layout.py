@@ -107,7 +107,7 @@ def recover(root: Path) -> None:
 
 
 def discard(root: Path) -> None:
-    """Remove every staging folder, where that can be."""
+    """Remove every staging folder, ignoring errors."""
     with contextlib.suppress(OSError):  # a folder of another user is not even listed
         recover(root)
         for left in root.glob(f"{_STAGING}*"):
@@ -165,7 +165,7 @@ def abandon_from(root: Path, step: int, retention: Retention) -> None:
 
 
 def _aside(abandoned: Path) -> Path:
-    """Return a free name beside an abandoned checkpoint for it, where its run has come to that step again."""
+    """Return a free name for an abandoned checkpoint whose step its run has reached again."""
     names = (abandoned.with_name(f"{ABANDONED}-{number}-{abandoned.name}") for number in itertools.count(1))
     return next(name for name in names if not name.exists())
 

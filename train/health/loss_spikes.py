@@ -93,7 +93,7 @@ def z_score(value: float, window: Sequence[float]) -> float:
 
 
 def decide(config: SpikesConfig, spike: int | None, rollbacks: int) -> Action:
-    """Return what follows when a spike that began at step `spike` is complete, after so many rollbacks."""
+    """Return the action on a complete spike that began at step `spike`, after `rollbacks` earlier ones."""
     if spike is None or config.policy == "log":
         return Action.GO_ON
     if config.policy == "rollback" and rollbacks < config.limit:

@@ -86,7 +86,7 @@ class Shards:
 
 
 def _places(index: Path) -> dict[str, str]:
-    """Return which file has which tensor; ValueError where the index is none, or names files of other folders."""
+    """Return the file of each tensor; ValueError where the index is not one, or names files of other folders."""
     try:
         found = dict(json.loads(index.read_text("utf-8"))["weight_map"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
