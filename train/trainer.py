@@ -59,7 +59,7 @@ class End(Enum):
 
 @dataclass(eq=False)
 class _Ended(Exception):  # noqa: N818  (no error)
-    """The attempt is over: raised where that is found, caught in `Trainer.fit`."""
+    """Ends the attempt: raised where its end is found, caught in `Trainer.fit`."""
 
     end: End
 
@@ -138,7 +138,7 @@ class Trainer:
                 return ended.end
 
     def _between_steps(self) -> None:
-        """Judge what has arrived; validate, stop, save, inspect where that is due."""
+        """Judge the losses that have arrived; validate, stop, save, inspect where due."""
         self._judge()
         if self._still(lambda: self.state.evaluation_due(self.until, self.budget, self.config.eval.count)):
             self._validate()
@@ -202,7 +202,7 @@ class Trainer:
         return loss, norm
 
     def forward_backward(self, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
-        """Add up the gradients of a global batch of which this rank has `batch`; return its part of the mean loss.
+        """Accumulate the gradients of this rank's `batch` of a global batch; return its part of the mean loss.
 
         An fp64 scalar on the device [nats/token]. Each micro-batch's loss is divided, before its backward pass, by the
         tokens that the whole global batch trains on: so gradients are the same sum however the step is cut into
@@ -252,7 +252,7 @@ class Trainer:
         self.profiler.boundary(number)
 
     def _judge(self, everything: bool = False) -> None:
-        """Take in the losses that have arrived, and times: record them, and see what follows from them."""
+        """Record the losses and times that have arrived, and act on spikes and non-finite values."""
         for stamp, (loss, norm, *others), seconds in self.deferred.arrived(everything):
             self.state.seconds["train"] += seconds
             self.liveness.took(seconds, stamp.times.seconds() if stamp.record else None)

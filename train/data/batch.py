@@ -57,7 +57,7 @@ class Sequences(Generic[Array]):
         return int((cast(Any, self.targets) != IGNORED).sum())
 
     def padded(self: Batch, count: int) -> Batch:
-        """Return `count` sequences: these and, where they are fewer, empty ones of which nothing is trained on.
+        """Return `count` sequences: these, padded with empty ones that are not trained on.
 
         Ranks that compute together have to run the same number of micro-batches, whoever got a sequence more.
         """

@@ -1,4 +1,4 @@
-"""From the global order of rows to the batch of this rank, read ahead where that pays."""
+"""From the global order of rows to the batch of this rank, read ahead if asked."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Monitor:
         """Number of the path that the run is on (train.metrics.file)."""
 
     def judge(self, step: int, loss: float, norm: float) -> Judged:
-        """Take in a step and say what follows. loss in nats per token; norm before clipping."""
+        """Record a step and return the action. loss in nats per token; norm before clipping."""
         optim, config = self._config.optim, self._config.spikes
         scaled = self._config.precision.name == "fp16"
         before, self.skipped = self.skipped, nonfinite.count(self.skipped, loss, norm, overflows_expected=scaled)

@@ -18,7 +18,7 @@ def begin_path(
 
 
 def resume_path(state: TrainState, monitor: Monitor, recorder: Recorder) -> None:
-    """Go on along the path that the run was on, also where that began after the checkpoint it resumes from."""
+    """Continue the path that the run was on, even if that began after the checkpoint it resumes from."""
     later = recorder.rollbacks(after=monitor.path)
     for rollback in from_here(later, state.step):
         state.sequences, monitor.path = rollback.sequences, rollback.path

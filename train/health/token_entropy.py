@@ -1,4 +1,4 @@
-"""What the tokens of a row look like: the few numbers by which odd text is told from ordinary text."""
+"""Statistics of a row's tokens, by which odd text is told from ordinary text."""
 
 from __future__ import annotations
 

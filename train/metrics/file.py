@@ -78,7 +78,7 @@ class Written:
         return (-1, -1) if begun is None else (begun.to_step, begun.to_tokens)
 
     def take_in(self, record: Mapping[str, Any]) -> None:
-        """Add a record; an error, and nothing is added, where it has no kind or its numbers are none."""
+        """Add a record; an error, and nothing is added, if a field is missing or is not a number."""
         number, kind, step = int(record.get("path", 0)), str(record["kind"]), int(record["step"])
         # Files of earlier versions have rollbacks that begin no path: all of their records are of the first.
         rollback = _rollback(record) if kind == ROLLBACK and number else None

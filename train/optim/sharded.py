@@ -24,7 +24,7 @@ def take_gradient(weight: Tensor) -> Tensor:
 
 
 def full_tensor(part: Tensor, like: Tensor) -> Tensor:
-    """Return the whole tensor of which `part` is this rank's part, laid out as `like` is; every rank gets it."""
+    """Return the whole tensor on every rank, from its shards `part`, which are laid out as `like` is."""
     if not is_dtensor(like):
         return part
     from torch.distributed.tensor import DTensor

@@ -1,4 +1,4 @@
-"""The gradient norm of the whole model, whatever part of which gradient is where, and clipping by it."""
+"""The gradient norm of the whole model, however its gradients are sharded, and clipping by it."""
 
 from __future__ import annotations
 

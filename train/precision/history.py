@@ -42,7 +42,7 @@ class History:
 
     @torch.no_grad()
     def update(self, skip: Tensor) -> None:
-        """Close a step, on all ranks; one that is skipped (not 0) leaves the history as it was."""
+        """End a step, on all ranks; a skipped one (not 0) leaves the history unchanged."""
         if not self.past.numel():
             return
         # What is not finite has made the step a skipped one; on no rank may it hide the others' numbers.

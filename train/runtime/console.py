@@ -14,7 +14,7 @@ def say(text: str) -> None:
 
 
 def let_go() -> None:
-    """Drop what nobody can be told any more: at exit Python would try again, and end with exit code 120."""
+    """Drop unwritten output of a closed stream: at exit Python would try again, and end with exit code 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

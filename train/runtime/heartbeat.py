@@ -24,7 +24,7 @@ REMEMBERED = 32
 
 
 class Heartbeat:
-    """What a rank says of itself: its step, what it does, how long steps take and may take.
+    """A rank's heartbeat: its step, its phase, how long steps take and may take.
 
     `own` is what a step costs this rank alone [s]: reading its batch and the forward pass, without waiting for others.
     start_seconds: how long the first of anything may take [s]. `path` None: nothing is written.

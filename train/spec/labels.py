@@ -1,4 +1,4 @@
-"""Labels that stand for something else than a token."""
+"""Targets that are not tokens."""
 
 from __future__ import annotations
 

@@ -35,6 +35,6 @@ def algorithm_of(optimizer: str, kind: str) -> str:
 
 
 def moments(optimizer: str, hidden: int, total: int) -> int:
-    """Return how many numbers an optimizer keeps for so many weights, `hidden` of them in hidden matrices."""
+    """Return the numbers of state that an optimizer keeps for `total` weights, `hidden` of them in hidden matrices."""
     others = OPTIMIZERS[algorithm_of(optimizer, "others")].moments
     return OPTIMIZERS[optimizer].moments * hidden + others * (total - hidden)

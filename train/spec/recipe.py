@@ -76,7 +76,7 @@ def check_checkpoints(config: RunConfig) -> None:
 
 
 def check_running(config: RunConfig) -> None:
-    """Raise ValueError where evaluation or process settings are no such numbers: a job would find out too late."""
+    """Raise ValueError for evaluation or process settings out of range, which a job would find only later."""
     runtime, evaluation = config.runtime, config.eval
     for name in ("threads", "log_steps", "timeout_seconds", "start_seconds"):
         _positive(f"runtime.{name}", getattr(runtime, name))
@@ -164,7 +164,7 @@ def _check_health_fits(config: RunConfig) -> None:
 
 
 def check_mup(config: RunConfig) -> None:
-    """Raise ValueError where muP's base is none."""
+    """Raise ValueError for a base of muP that is out of range."""
     base = config.model.mup_base_width
     if base is None:
         if config.model.mup_base_head_dim is not None:
