@@ -69,8 +69,8 @@ def isoflop(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]]:
     else:
         usable("search.budgets", budgets)
         usable("search.ratios", search.ratios)
-        # At 6 N FLOPs a token or more this N is at the smallest ratio or below it, and of sizes there no ratio takes
-        # one that is larger than as many others as there are ratios.
+        # A token costs 6 N FLOPs or more, so sizes from this N on are at the smallest ratio or below it. Of those the
+        # design takes at most one for each ratio, the smallest first.
         smallest = math.sqrt(max(budgets) / 6 / min(search.ratios))
         design = by_ratio(budgets, search.ratios, family(config, layers, smallest, len(search.ratios)))
     return [_overrides(run) for run in design]
