@@ -174,15 +174,15 @@ def _rested(asked: _Asked, form: str, further: Mapping[str, float], strict: bool
 
 def _instead(asked: _Asked, form: str, lacks: str, others: Sequence[Beside]) -> Basis:
     """Return the basis of the best law that qualifies in place of `form`; UnansweredError says why none does."""
-    from analysis.approaches.loss_laws import further
+    from analysis.approaches.loss_laws import plannable
     from analysis.laws.registry import FORMS
 
     said = {form: lacks}
     for one in sorted(others, key=lambda one: one.behind):
         if one.form == form:
             continue
-        if one.lacking or further(FORMS[one.form]):
-            said[one.form] = one.lacking
+        if one.lacking or not plannable(FORMS[one.form]):
+            said[one.form] = one.lacking or "it gives no loss of N and D"
             continue
         basis = _rested(asked, one.form, {}, strict=False)
         if not basis.notes or not basis.notes[0].startswith("no advice"):

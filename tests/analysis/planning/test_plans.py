@@ -248,6 +248,12 @@ def test_a_law_that_qualifies_takes_the_place_of_one_that_does_not(tmp_path: Pat
     assert asked.notes[0].startswith("no advice: chinchilla_interaction does not qualify")
 
 
+def test_a_law_of_compute_alone_takes_no_other_s_place() -> None:
+    made = frame.from_csv(Path("docs/example-runs.csv"))
+    with pytest.raises(commandline.UnansweredError, match="compute: it gives no loss of N and D"):
+        plan.plan(made, 1e23, form="farseer", resamples=0, beside=("compute",))
+
+
 def test_runs_without_a_backtest_hold_no_plan(tmp_path: Path) -> None:
     table = studies.isoflop(1, noise=0.001, budgets=(1e12, 1.02e12, 1.04e12))
     made = read(table, tmp_path)
