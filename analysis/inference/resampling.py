@@ -56,15 +56,15 @@ def choose(size: Index, run: Index, by: str = "auto") -> Plan:
     a fit at all: then the design stays, and the errors that groups share and those of the rows are drawn anew.
     """
     rows, sizes, runs = len(size), len(np.unique(size)), len(np.unique(run))
-    counts = {"sizes": sizes, "runs": runs}
+    counts = {"sizes": sizes, "runs": runs, "rows": rows}
     units = {name: numbers.counted(counts.get(name, rows), scheme.unit) for name, scheme in SCHEMES.items()}
     texts = {name: scheme.text.format(units[name]) for name, scheme in SCHEMES.items()}
     if by != "auto":
         if by not in texts:
             raise ValueError(f"cluster={by!r} is not known; use auto, {', '.join(texts)}")
-        if counts.get(by, rows) < FEWEST_CLUSTERS:
+        if by in counts and counts[by] < FEWEST_CLUSTERS:
             raise ValueError(
-                f"cluster={by}: there are {numbers.counted(counts.get(by, rows), by[:-1])}, and at least "
+                f"cluster={by}: there are {numbers.counted(counts[by], by[:-1])}, and at least "
                 f"{FEWEST_CLUSTERS} are needed to draw whole ones; use cluster=auto, which draws the errors they share"
             )
         return Plan(by, texts[by])
@@ -101,8 +101,8 @@ def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:
 def redrawn(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
     """Return errors (resamples, n) drawn from `residual` (n,) = observed - fitted, less their centre.
 
-    `centre` is where the fit's objective has their centre (see `losses.location`); the mean, that of squares, if None.
-    The factor sqrt(n / df) undoes that a fit shrinks its residuals.
+    `centre` is their location under the fit's loss function (see `objectives.location`), None their mean. The factor
+    sqrt(n / df) undoes that a fit shrinks its residuals.
     """
     n, generator = len(residual), np.random.default_rng(np.random.SeedSequence([seed, 2]))
     middle = float(residual.mean()) if centre is None else centre

@@ -80,6 +80,8 @@ def test_eight_groups_are_the_fewest_that_are_drawn() -> None:
     with pytest.raises(ValueError, match="there are 7 rows"):
         resampling.choose(np.arange(7), np.arange(7), "rows")
     assert resampling.choose(np.arange(8), np.arange(8), "rows").by == "rows"
+    for by in ("residuals", "seeds"):  # drawn around the fit, so that no whole row is missing in a resample
+        assert resampling.choose(np.arange(7), np.arange(7), by).by == by
 
 
 def test_groups_are_numbered_from_zero() -> None:
