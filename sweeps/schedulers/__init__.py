@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 STAKE = 0.125
-"""`asha_guarded`: share of the resource that selects; the rest trains trials to the end that nobody selects."""
+"""`asha_guarded`: share of the resource that ASHA gets; the rest trains unselected trials to the end."""
 
 
 class Compares(StrEnum):

@@ -36,9 +36,7 @@ class AshaGuarded(AshaPromotion):
     def __init__(self, r: int, R: int, eta: int = 3, *, limit: int | None = None, stake: float = STAKE) -> None:
         super().__init__(r, R, eta, limit=limit)
         if not 0 < stake < 1:
-            raise ValueError(
-                f"stake={stake} is not allowed: selection gets a share of the resource, above 0 and below 1"
-            )
+            raise ValueError(f"stake={stake} is not allowed: it is ASHA's share of the resource, above 0 and below 1")
         self.stake = stake
         self.contest = [Rung(level) for level in self.levels]
         self.unselected = [Rung(level) for level in self.levels]
@@ -50,12 +48,12 @@ class AshaGuarded(AshaPromotion):
 
     @property
     def share(self) -> float:
-        """The share of the resource that selection gets now."""
+        """The share of the resource that ASHA gets now."""
         return self.stake if self.odds.value >= DOUBT - ROUNDING else 0.0
 
     @property
     def allowed(self) -> float:
-        """What the probes have earned for selection so far, those that run included [resource]."""
+        """What the probes have earned for ASHA so far, those under way included [resource]."""
         return sum(rate * self._length(trial) for trial, rate in self.probes.items())
 
     def evidence(self) -> Evidence:
@@ -78,7 +76,7 @@ class AshaGuarded(AshaPromotion):
                 super().apply(event)
 
     def candidates(self) -> Iterator[Unit]:
-        """Yield what was lost, then probes that wait, selection's units while they are due, a new probe, all others."""
+        """Yield lost units, then waiting probes, ASHA's units while they are due, a new probe, ASHA's other units."""
         yield from self.trials.resumed()
         yield from self._waiting(self.probes)
         yield from self._due()
@@ -142,7 +140,7 @@ class AshaGuarded(AshaPromotion):
         return trial in self.trials.failed or any(rung.of.get(trial, (0.0,))[0] == math.inf for rung in self.rungs)
 
     def _selecting(self) -> Iterator[Unit]:
-        """Yield promotions among selection's own trials, then a new one; from the third rung on the first goes on."""
+        """Yield promotions among ASHA's own trials, then a new one; from the third rung on the first is promoted."""
         for k in reversed(range(len(self.levels) - 1)):
             rung = self.contest[k]
             alone = rung.open[:1] if k > 1 and not rung.promoted and len(rung.entries) < self.eta else []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 STRENGTHS = (0.5, 1.0)
-"""How strongly early places may tell the order: at 1 a trial among the first tenth is as good as the best of ten."""
+"""Strengths at which early ranks may predict final ones: at 1 a trial in the first tenth is like the best of ten."""
 TOP = 3
 """Number of best trials whose order counts: the order of the bad ones does not matter to a search."""
 
@@ -26,10 +26,10 @@ def log_ratio(weights: Sequence[float]) -> float:
 
 
 class Order:
-    """The final order of trials that end one after the other, and how much better one strength tells it than chance.
+    """The final order of trials that end one after the other, and its likelihood ratio at one strength against chance.
 
-    A new trial comes to each position of the order with equal chances, whatever came before, if early places do not
-    tell: then the ratio has the mean 1 after any number of trials, and is ever above x with a probability of at most
+    If early ranks do not predict final ones, a new trial is equally likely to end at each position of the order,
+    whatever came before: the ratio then is a martingale of mean 1 and ever exceeds x with a probability of at most
     1 / x (Ville 1939). Positions behind the best `top` count as one.
     """
 
@@ -40,9 +40,9 @@ class Order:
         self._weights: list[float] = []
 
     def add(self, place: float, value: float) -> None:
-        """Take in a trial's early place (0 to 1, lower is better) and its final value, infinity where it diverged.
+        """Add a trial's place at early rungs (0 to 1, lower is better) and its final value, infinity where it diverged.
 
-        Of positions that equal values leave open it is given the one that speaks most against the places.
+        Among trials of equal final values it is put where the ratio is lowest.
         """
         weight = -self.strength * math.log(place)
         count = len(self._values) + 1
@@ -70,6 +70,6 @@ class Odds:
         return sum(math.exp(min(order.log, 100.0)) for order in self._orders) / len(self._orders)
 
     def add(self, place: float, value: float) -> None:
-        """Take in another trial, as :meth:`Order.add` does."""
+        """Add another trial, as :meth:`Order.add` does."""
         for order in self._orders:
             order.add(place, value)
