@@ -110,6 +110,11 @@ def report(target: Path, manifest: Manifest, seconds: float | None) -> list[str]
         f"{train.documents + held_out.documents:,} documents, {_millions(train.bytes + held_out.bytes)} bytes, "
         f"{manifest.bytes_per_token:.2f} bytes/token, fingerprint {manifest.fingerprint}"
     ]
+    if train.counted < train.tokens or held_out.counted < held_out.tokens:
+        lines.append(
+            f"of these the loss counts {_millions(train.counted)} training and {_millions(held_out.counted)} "
+            "validation tokens, which bytes/token are of; the others are read and not trained on"
+        )
     if manifest.skipped_counts:
         counts = ", ".join(f"{count:,} {why}" for why, count in manifest.skipped_counts.items())
         named = len(manifest.skipped)  # duplicates, and what is over data.max_bytes, are only counted

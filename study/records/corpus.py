@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from study.text import percent
 from train.spec.config import DataConfig, RunConfig
 from train.spec.manifest import FILE, Manifest, folder, read_manifest, settings_of
 
@@ -59,3 +60,17 @@ def epochs(runs: Iterable[RunConfig], found: dict[Corpus, Manifest]) -> float:
         ),
         default=0.0,
     )
+
+
+def remarks(runs: Iterable[RunConfig], found: dict[Corpus, Manifest]) -> list[str]:
+    """Return what a plan says of its prepared corpora: text that is read again, and tokens that the loss leaves out."""
+    times = epochs(runs, found)
+    said = [f"The longest run reads the training text {times:.1f} times."] if times > 1 else []
+    for manifest in found.values():
+        train = manifest.splits["train"]
+        if train.counted < train.tokens:
+            share = percent(train.counted / train.tokens)
+            said.append(
+                f"The loss counts {share} of the training tokens of {manifest.name}; D and FLOPs count them all."
+            )
+    return said

@@ -21,7 +21,7 @@ from study.planning.estimate import RowState, rows, slots, speed
 from study.planning.plan import StudyPlan, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
 from study.records import lineage
-from study.records.corpus import epochs
+from study.records.corpus import remarks
 from study.records.point import Point
 from study.records.points import append_points, known_keys, load_points, resolve_run
 from study.records.settings import reference, settings
@@ -63,7 +63,7 @@ def submit(composed: Sequence[Composed]) -> int:
     lineage.check(plan.points, _known(plan))
     _check_weights(plan)
     sized = _sized(plan, sites)
-    _show(plan, at_once, epochs(resolved, corpora), console, sites)
+    _show(plan, at_once, remarks(resolved, corpora), console, sites)
     if config.dry_run:
         for name, jobs in sized.items():
             _show_scripts(plan, load(name), jobs, console, sites[name])
@@ -126,7 +126,7 @@ def _sized(plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.
     return found
 
 
-def _show(plan: StudyPlan, at_once: int, times: float, console: Console, sites: Mapping[str, Site]) -> None:
+def _show(plan: StudyPlan, at_once: int, said: Sequence[str], console: Console, sites: Mapping[str, Site]) -> None:
     first = plan.clusters[0]
     cluster = sizing.layout(first, plan.points[0].config, sites[first.executor])
     shown = rows(plan.points, _states(plan))
@@ -137,8 +137,8 @@ def _show(plan: StudyPlan, at_once: int, times: float, console: Console, sites: 
     text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({done} completed)"
     twice = plan.asked - len(plan.points)
     console.print(text + (f"; {twice} duplicates dropped." if twice else "."), soft_wrap=True)
-    if times > 1:
-        console.print(f"The longest run reads the training text {times:.1f} times.")
+    for line in said:
+        console.print(line, soft_wrap=True)
 
 
 def _show_scripts(

@@ -5,6 +5,7 @@ Every packing numbers its rows from 0, and says for each row which pieces of the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ class Packing(Protocol):
         """Return these rows in this order."""
 
     def pieces(self, number: int) -> list[tuple[int, int]]:
-        """Return (start, tokens) in the stream of every run of tokens that a row is trained to predict, in order."""
+        """Return (start, tokens) in the stream of every run of tokens that are a row's targets, in order."""
 
 
 def packing_of(name: str, stream: TokenStream, length: int) -> Packing:
@@ -39,7 +40,27 @@ def packing_of(name: str, stream: TokenStream, length: int) -> Packing:
             f"{stream.folder}: the {stream.split} split has {stream.tokens} tokens, one sequence needs {length + 1}: "
             f"lower data.sequence_length={length} or give more text"
         )
-    return Fitted(stream, length) if name == "fit" else Windows(stream, length, mask=name == "mask")
+    packing: Packing = Fitted(stream, length) if name == "fit" else Windows(stream, length, mask=name == "mask")
+    return LossMasked(packing, stream) if stream.masked else packing
+
+
+class LossMasked:
+    """The rows of another packing, in which targets that the loss does not count are ignored."""
+
+    def __init__(self, packing: Packing, stream: TokenStream) -> None:
+        self._packing, self._stream = packing, stream
+        self.rows, self.pieces = packing.rows, packing.pieces
+
+    def read(self, numbers: Integers) -> Rows:
+        """Return these rows in this order."""
+        rows = self._packing.read(numbers)
+        targets = rows.targets.copy()
+        for row, number in zip(targets, numbers.tolist(), strict=True):
+            at = 0
+            for start, tokens in self.pieces(number):
+                self._stream.ignore(start, row[at : at + tokens])
+                at += tokens
+        return replace(rows, targets=targets)
 
 
 class Windows:

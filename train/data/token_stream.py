@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from train.spec.labels import IGNORED
 from train.spec.manifest import SPLITS, Manifest, Shard, beginning, check_sizes, read_manifest, token_bytes
 
 Tokens: TypeAlias = npt.NDArray[np.int64]
@@ -34,6 +35,8 @@ class TokenStream:
         self._maps = [_mapped(self.folder / shard.file, shard.tokens, width) for shard in self.shards]
         self._ends = np.cumsum([shard.tokens for shard in self.shards], dtype=np.int64)
         self.tokens: int = int(self._ends[-1]) if self.shards else 0
+        self._masks = [self._mask(shard) for shard in self.shards]
+        self.masked = any(len(mask) for mask in self._masks)
 
     def copy(self, start: int, into: Tokens) -> None:
         """Fill `into` with the tokens from position `start` on; a piece may go on in the next shard."""
@@ -47,6 +50,18 @@ class TokenStream:
                 raise ValueError(self._not_a_token(shard, begin, piece))
             filled += len(piece)
             shard, begin = shard + 1, 0
+
+    def ignore(self, start: int, targets: Tokens) -> None:
+        """Set to `IGNORED` those of `targets`, the tokens from position `start` on, that the loss does not count."""
+        shard = self.shard_of(start)
+        begin = start - self.shard_start(shard)
+        while len(targets):
+            here = targets[: self.shards[shard].tokens - begin]
+            edges = self._masks[shard]
+            first, last = np.searchsorted(edges, (begin, begin + len(here)), side="right")
+            inside = np.searchsorted(edges[first:last], np.arange(begin, begin + len(here)), side="right")
+            here[(first + inside) % 2 == 1] = IGNORED
+            targets, shard, begin = targets[len(here) :], shard + 1, 0
 
     def shard_of(self, position: int) -> int:
         """Return the number of the shard that holds a position of the stream."""
@@ -76,6 +91,20 @@ class TokenStream:
         """Return where every document begins in the stream, and its end: (documents + 1,) [tokens]."""
         starts = [self.index(n)[:-1] + self.shard_start(n) for n in range(len(self.shards))]
         return np.concatenate([*starts, np.array([self.tokens], dtype=np.int64)])
+
+    def _mask(self, shard: Shard) -> npt.NDArray[np.int64]:
+        """Return where runs of tokens that do not count begin and end in a shard; ValueError as of `index`."""
+        if shard.mask is None:
+            return np.empty(0, dtype=np.int64)
+        path = self.folder / shard.mask.file
+        edges = np.fromfile(path, dtype="<u8").astype(np.int64)
+        tokens = int((edges[1::2] - edges[::2]).sum())
+        if (np.diff(edges) < 1).any() or not 0 <= edges[0] < edges[-1] <= shard.tokens or tokens != shard.mask.tokens:
+            raise ValueError(
+                f"{path} is damaged: it does not hold {len(edges)} growing offsets around {shard.mask.tokens} tokens; "
+                f"it begins with {beginning(path)}. Run `python -m train.prepare --verify` on {self.folder}"
+            )
+        return edges
 
     def _not_a_token(self, shard: int, begin: int, piece: npt.NDArray[Any]) -> str:
         where = int(np.argmax(piece >= self.vocab_size))

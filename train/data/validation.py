@@ -12,6 +12,7 @@ from train.data.batch import Integers, Rows
 from train.data.dataset import TokenSequences
 from train.data.rows import joined
 from train.spec.config import RunConfig
+from train.spec.labels import IGNORED
 from train.spec.manifest import folder, members, read_manifest
 
 
@@ -38,7 +39,7 @@ class ValidationSet:
 def open_validation(config: RunConfig) -> ValidationSet:
     """Return eval.sequences held-out rows, as many of each source, evenly spread over it, always the same ones.
 
-    Raises ValueError where a source has too few.
+    Raises ValueError where a source has too few, or where none of their tokens counts.
     """
     data, wanted = config.data, config.eval.sequences
     where = folder(data, config.runtime.data_root)
@@ -50,7 +51,7 @@ def open_validation(config: RunConfig) -> ValidationSet:
     parts, sizes = [], []
     for (_, place), count in zip(places, counts, strict=True):
         rows = TokenSequences(Path(place), "validation", data.sequence_length, config.seed, data.packing)
-        parts.append(rows.spread(count))
+        parts.append(_counting(rows, count))
         sizes.append(rows.manifest.bytes_per_token)
     return ValidationSet(
         joined(parts),
@@ -59,3 +60,13 @@ def open_validation(config: RunConfig) -> ValidationSet:
         tuple(weight / math.fsum(weights) for weight in weights),
         tuple(sizes),
     )
+
+
+def _counting(corpus: TokenSequences, count: int) -> Rows:
+    """Return `count` rows of a source, of which the loss counts some tokens."""
+    rows = corpus.spread(count)
+    if not (rows.targets != IGNORED).any():
+        raise ValueError(
+            f"eval.sequences: the loss counts no token of the {count} validation sequences of {corpus.folder}: raise it"
+        )
+    return rows

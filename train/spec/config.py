@@ -81,6 +81,7 @@ class SourceConfig:
     source: str | None = key(None, "folder of its raw text; null: the Python sources of this environment")
     text_column: str = key("text", "column (parquet) or field (jsonl) that holds the text")
     max_bytes: int | None = key(None, "stop after this much text [bytes]; null: all of it")
+    prompt_column: str | None = key(None, "column or field of the prompt, which the loss does not count", former=None)
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class DataConfig:
     )
     sequence_length: int = key(128, "training sequence length [tokens]")
     fingerprint: str | None = key(None, "first 12 hex digits of the manifest's hash; null: read when frozen")
+    prompt_column: str | None = key(None, "column or field of the prompt, which the loss does not count", former=None)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ Standard library only, so that the command line reads it without loading torch o
 A prepared folder ``<data_root>/<name>-<tokenizer><vocab_size>`` holds ``manifest.json``, ``tokenizer.json`` (bpe only)
 and, for both splits, shards ``train-00000.bin`` (tokens, little-endian: uint16, above a
 vocabulary of 65,536 uint32; every document is followed by the separator token) with ``train-00000.idx``
-(uint64 little-endian: the first token of each document, then the end).
+(uint64 little-endian: the first token of each document, then the end) and, where the loss does not count every token,
+``train-00000.mask`` (uint64 little-endian: where each run of tokens that do not count begins and ends).
 
 A mixture's folder holds only ``manifest.json`` and ``tokenizer.json``: its shards are those of its sources, whose
 folders lie beside it.
@@ -36,8 +37,23 @@ LARGEST_VOCABULARY = 1 << 20
 
 
 @dataclass(frozen=True)
+class LossMask:
+    """Runs of a shard's tokens that the loss does not count as targets.
+
+    numbers: in the file, growing: begin and end of one run after the other. tokens: how many do not count; bytes: of
+    how much text.
+    """
+
+    file: str
+    numbers: int
+    sha256: str
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Shard:
-    """One file of tokens and its index of documents."""
+    """One file of tokens, its index of documents, and its loss mask (None: every token counts)."""
 
     file: str
     tokens: int
@@ -45,17 +61,31 @@ class Shard:
     sha256: str
     index: str
     index_sha256: str
+    mask: LossMask | None = None
+
+    @property
+    def counted(self) -> int:
+        """How many tokens the loss counts."""
+        return self.tokens - (self.mask.tokens if self.mask else 0)
 
 
 @dataclass(frozen=True)
 class Split:
-    """One side of the train/validation division; `bytes` counts UTF-8 text, `tokens` counts separators too."""
+    """One side of the train/validation division; `bytes` counts UTF-8 text, `tokens` counts separators too.
+
+    Both count what the loss does not; `counted` are the tokens that it does, `bytes_per_token` is of these alone.
+    """
 
     documents: int
     tokens: int
     bytes: int
     bytes_per_token: float
     shards: tuple[Shard, ...]
+
+    @property
+    def counted(self) -> int:
+        """How many tokens the loss counts."""
+        return sum(shard.counted for shard in self.shards)
 
 
 @dataclass(frozen=True)
@@ -84,6 +114,7 @@ class SourceSettings:
     source: str | None
     text_column: str
     max_bytes: int | None
+    prompt_column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +129,7 @@ class Settings:
     max_bytes: int | None
     tokenizer_from: str | None = None
     sources: tuple[SourceSettings, ...] = ()
+    prompt_column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +168,16 @@ class Manifest:
 
     def dumps(self) -> str:
         """Return the manifest as JSON text."""
-        return json.dumps(asdict(self), indent=1) + "\n"
+        return json.dumps(_plain(self), indent=1) + "\n"
+
+
+_LATER = ("mask", "prompt_column")
+"""Fields that came later: a corpus without them is written, and named by its fingerprint, as it was before them."""
+
+
+def _plain(instance: Any) -> dict[str, Any]:
+    """Return a dataclass as plain values, without later fields that are None."""
+    return asdict(instance, dict_factory=lambda pairs: {k: v for k, v in pairs if v is not None or k not in _LATER})
 
 
 def token_bytes(vocab_size: int) -> int:
@@ -191,8 +232,10 @@ def settings_of(config: DataConfig) -> Settings:
         max_bytes=config.max_bytes,
         tokenizer_from=config.tokenizer_from,
         sources=tuple(
-            SourceSettings(one.name, _absolute(one.source), one.text_column, one.max_bytes) for one in config.sources
+            SourceSettings(one.name, _absolute(one.source), one.text_column, one.max_bytes, one.prompt_column)
+            for one in config.sources
         ),
+        prompt_column=config.prompt_column,
     )
 
 
@@ -213,6 +256,7 @@ def sources_of(config: DataConfig) -> tuple[DataConfig, ...]:
             source=one.source,
             text_column=one.text_column,
             max_bytes=one.max_bytes,
+            prompt_column=one.prompt_column,
             tokenizer_from=tokenizer_from,
             sources=(),
         )
@@ -272,7 +316,7 @@ def fingerprint_of(tokenizer: TokenizerFile, separator_token: int, splits: Mappi
         "format": FORMAT,
         "tokenizer": asdict(tokenizer),
         "separator_token": separator_token,
-        "splits": {name: asdict(split) for name, split in splits.items()},
+        "splits": {name: _plain(split) for name, split in splits.items()},
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -325,6 +369,8 @@ def _files(folder: Path, manifest: Manifest, splits: tuple[str, ...]) -> Iterato
         for shard in manifest.splits[name].shards:
             yield folder / shard.file, shard.tokens * width, shard.sha256
             yield folder / shard.index, (shard.documents + 1) * OFFSET_BYTES, shard.index_sha256
+            if shard.mask is not None:
+                yield folder / shard.mask.file, shard.mask.numbers * OFFSET_BYTES, shard.mask.sha256
 
 
 def _parse(mapping: Mapping[str, Any]) -> Manifest:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from train.data.corpus.messages import Progress, as_yaml, too_short
+from train.data.corpus.parts import parts_of
+from train.data.corpus.readers import Columns
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
 from train.data.corpus.spool import Choice, Spooled, SpoolTask, choose, spool
 from train.data.corpus.tokenizer import FILE as TOKENIZER_FILE
@@ -69,7 +71,8 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, 
     if config.tokenizer == "bpe":
         if tokenizer is None:
             progress("training the tokenizer", 0.0)
-            tokenizer = train_bpe(sample(choice.train.texts()), config.vocab_size)
+            texts = (text for document in choice.train.texts() for text, _ in parts_of(document))
+            tokenizer = train_bpe(sample(texts), config.vocab_size)
         (job.folder / TOKENIZER_FILE).write_bytes(tokenizer.encode("utf-8"))
     separator = separator_of(tokenizer, config.vocab_size)
     splits = _encode(job, choice, tokenizer, separator)
@@ -101,11 +104,22 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     _names_to_disk(folder)
 
 
+def split_of(documents: int, size: int, shards: tuple[Shard, ...]) -> Split:
+    """Return the split of shards that hold `size` bytes of text, of which the loss counts some."""
+    bytes_per_token = (size - _masked_bytes(shards)) / sum(shard.counted for shard in shards)
+    return Split(documents, sum(shard.tokens for shard in shards), size, bytes_per_token, shards)
+
+
+def _masked_bytes(shards: Iterable[Shard]) -> int:
+    return sum(shard.mask.bytes for shard in shards if shard.mask is not None)
+
+
 def _read(job: _Job, listing: Listing) -> list[Spooled]:
     """Read all files into spools; ValueError when not one document can be used."""
     config = job.config
+    columns = Columns(config.text_column, config.prompt_column)
     tasks = [
-        SpoolTask(files, config.text_column, config.source is None, job.spools / str(number))
+        SpoolTask(files, columns, config.source is None, job.spools / str(number))
         for number, files in enumerate(chunked(listing.files))
     ]
     spools = job.run("reading", spool, tasks)
@@ -137,14 +151,20 @@ def _encode(job: _Job, choice: Choice, tokenizer: str | None, separator: int) ->
     parts = {"train": choice.train, "validation": choice.validation}
     width = token_bytes(job.config.vocab_size)
     tasks = {name: list(plan(part, name, tokenizer, separator, job.folder, width)) for name, part in parts.items()}
-    shards = iter(job.run("encoding", write, [task for name in SPLITS for task in tasks[name]]))
+    written = iter(job.run("encoding", write, [task for name in SPLITS for task in tasks[name]]))
     splits = {}
     for name in SPLITS:
-        mine: tuple[Shard, ...] = tuple(next(shards) for _ in tasks[name])
-        tokens, size = sum(shard.tokens for shard in mine), int(parts[name].size.sum())
+        mine = [next(written) for _ in tasks[name]]
+        shards, size = tuple(shard for shard, _ in mine), sum(size for _, size in mine)
+        tokens = sum(shard.tokens for shard in shards)
         if tokens <= job.config.sequence_length:
             raise ValueError(too_short(name, tokens, job.config))
-        splits[name] = Split(len(parts[name]), tokens, size, size / tokens, mine)
+        if size == _masked_bytes(shards):
+            raise ValueError(
+                f"data.source={as_yaml(job.config.source)}: the loss would count no text of the {name} split "
+                f"({tokens} tokens): give more records of which some text counts"
+            )
+        splits[name] = split_of(len(parts[name]), size, shards)
     return splits
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from train.data.corpus.build import write_manifest
+from train.data.corpus.build import split_of, write_manifest
 from train.spec.config import DataConfig
 from train.spec.manifest import (
     FORMAT,
@@ -79,9 +79,13 @@ def _skipped(manifests: Sequence[Manifest]) -> tuple[Skipped, ...]:
 def _joined(split: str, places: Sequence[Path], manifests: Sequence[Manifest]) -> Split:
     parts = [manifest.splits[split] for manifest in manifests]
     shards = tuple(
-        replace(shard, file=f"../{place.name}/{shard.file}", index=f"../{place.name}/{shard.index}")
+        replace(
+            shard,
+            file=f"../{place.name}/{shard.file}",
+            index=f"../{place.name}/{shard.index}",
+            mask=shard.mask and replace(shard.mask, file=f"../{place.name}/{shard.mask.file}"),
+        )
         for place, part in zip(places, parts, strict=True)
         for shard in part.shards
     )
-    tokens, size = sum(part.tokens for part in parts), sum(part.bytes for part in parts)
-    return Split(sum(part.documents for part in parts), tokens, size, size / tokens, shards)
+    return split_of(sum(part.documents for part in parts), sum(part.bytes for part in parts), shards)

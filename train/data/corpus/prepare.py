@@ -96,6 +96,8 @@ def check(config: DataConfig) -> None:
         raise ValueError(
             f"data.validation_fraction={config.validation_fraction} is not allowed: more than 0, less than 1"
         )
+    if config.prompt_column == config.text_column:
+        raise ValueError(f"data.prompt_column and data.text_column are both {config.text_column}: name two columns")
     if config.max_bytes is not None and config.max_bytes < 1:
         raise ValueError(f"data.max_bytes={config.max_bytes} is not allowed: at least 1, or null for all of the text")
     if not config.name or config.name.startswith(".") or "/" in config.name:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from train.data.corpus.parts import Part
 from train.data.corpus.source_files import SourceFile
 
 _BLOCK = 1 << 20
@@ -17,24 +18,49 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Raw:
-    """A document as it was found: its name in reports and its bytes, or why it cannot be read."""
+    """A document as it was found: its name in reports and its bytes, or why it cannot be read.
+
+    parts: of a document that has a loss mask, instead of its bytes.
+    """
 
     name: str
     content: bytes
     broken: str | None = None
+    parts: tuple[Part, ...] = ()
 
 
-def documents(file: SourceFile, column: str) -> Iterator[Raw]:
-    """Yield the documents of one file.
+@dataclass(frozen=True)
+class Columns:
+    """Where a record has its text, and what stands before it and does not count (None: nothing)."""
 
-    Raises ValueError, naming the file, when a container is damaged or has no text in `column` (data.text_column): then
-    an unknown number of documents is lost. A single broken document is yielded as such.
+    text: str
+    prompt: str | None = None
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The columns, first to last, with the key that names each."""
+        prompt = {} if self.prompt is None else {self.prompt: "data.prompt_column"}
+        return prompt | {self.text: "data.text_column"}
+
+    def raw(self, name: str, texts: list[bytes]) -> Raw:
+        """Return the document of a record that has these texts in its columns."""
+        *before, text = texts
+        if not before:
+            return Raw(name, text)
+        return Raw(name, b"", parts=(*((one, False) for one in before), (text, True)))
+
+
+def documents(file: SourceFile, columns: Columns) -> Iterator[Raw]:
+    """Yield the documents of one file; one that is no table of records counts as a whole.
+
+    Raises ValueError, naming the file, when a container is damaged or has no text in a column: then an unknown number
+    of documents is lost. A single broken document is yielded as such.
     """
     lower = file.path.lower()
     if lower.endswith(".parquet"):
-        yield from _parquet(file, column)
+        yield from _parquet(file, columns)
     elif lower.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst")):
-        yield from _jsonl(file, column)
+        yield from _jsonl(file, columns)
     else:
         try:
             yield Raw(file.name, Path(file.path).read_bytes())
@@ -42,8 +68,8 @@ def documents(file: SourceFile, column: str) -> Iterator[Raw]:
             yield Raw(file.name, b"", f"cannot be read: {error.strerror}")
 
 
-def _jsonl(file: SourceFile, column: str) -> Iterator[Raw]:
-    found, fields = 0, set[str]()
+def _jsonl(file: SourceFile, columns: Columns) -> Iterator[Raw]:
+    found, fields, missing = 0, set[str](), columns.text
     for number, line in enumerate(_lines(file), 1):
         if not line.strip():
             continue
@@ -58,17 +84,36 @@ def _jsonl(file: SourceFile, column: str) -> Iterator[Raw]:
             continue
         if not isinstance(record, dict):
             yield Raw(name, b"", "not a JSON object")
-        elif column not in record:
+        elif absent := [one for one in columns.named if one not in record]:
+            missing = absent[0]
             fields.update(list(record)[:20])
-            yield Raw(name, b"", f"no field {column!r}")
-        elif not isinstance(record[column], str):
-            found += 1
-            yield Raw(name, b"", f"field {column!r} is not text")
+            yield Raw(name, b"", f"no field {missing!r}")
         else:
             found += 1
-            yield Raw(name, record[column].encode("utf-8", "surrogatepass"))
+            yield _of_record(name, record, columns)
     if fields and not found:
-        raise ValueError(_no_column(file, column, sorted(fields)))
+        raise ValueError(_no_column(file, columns, missing, sorted(fields)))
+
+
+def _of_record(name: str, record: dict[str, Any], columns: Columns) -> Raw:
+    """Return the document of a JSON object that has all columns."""
+    if columns.prompt is None and isinstance(record[columns.text], list):
+        return _of_segments(name, columns.text, record[columns.text])
+    wrong = [one for one in columns.named if not isinstance(record[one], str)]
+    if wrong:
+        return Raw(name, b"", f"field {wrong[0]!r} is not text")
+    return columns.raw(name, [record[one].encode("utf-8", "surrogatepass") for one in columns.named])
+
+
+def _of_segments(name: str, column: str, segments: list[Any]) -> Raw:
+    """Return the document of a list of segments, as Axolotl's template-free format has them."""
+    parts: list[Part] = []
+    for number, one in enumerate(segments):
+        text, label = (one.get("text"), one.get("label")) if isinstance(one, dict) else (None, None)
+        if not isinstance(text, str) or not isinstance(label, bool):
+            return Raw(name, b"", f'field {column!r}[{number}] is not {{"text": "…", "label": true or false}}')
+        parts.append((text.encode("utf-8", "surrogatepass"), label))
+    return Raw(name, b"", parts=tuple(parts))
 
 
 def _lines(file: SourceFile) -> Iterator[bytes]:
@@ -118,23 +163,25 @@ def _zstd_lines(stream: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _parquet(file: SourceFile, column: str) -> Iterator[Raw]:
+def _parquet(file: SourceFile, columns: Columns) -> Iterator[Raw]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         content = pyarrow.parquet.ParquetFile(file.path)
         kinds = {field.name: field.type for field in content.schema_arrow}
-        if column not in kinds:
-            raise ValueError(_no_column(file, column, list(kinds)))
-        if not _is_text(kinds[column], pyarrow):
-            raise ValueError(f"data.text_column={column}: this column of {file.path} is {kinds[column]}, not text")
+        for column, key in columns.named.items():
+            if column not in kinds:
+                raise ValueError(_no_column(file, columns, column, list(kinds)))
+            if not _is_text(kinds[column], pyarrow):
+                raise ValueError(f"{key}={column}: this column of {file.path} is {kinds[column]}, not text")
         row = 0
-        for batch in content.iter_batches(batch_size=1024, columns=[column]):
-            for value in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
+        for batch in content.iter_batches(batch_size=1024, columns=list(columns.named)):
+            read = [batch.column(one).cast(pyarrow.large_binary()).to_pylist() for one in columns.named]
+            for texts in zip(*read, strict=True):
                 name = f"{file.name}:{row}"
                 row += 1
-                yield Raw(name, b"", "null") if value is None else Raw(name, value)
+                yield Raw(name, b"", "null") if None in texts else columns.raw(name, list(texts))
     except (pyarrow.ArrowException, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"data.source: {file.path} is damaged or not parquet ({first})") from None
@@ -145,5 +192,5 @@ def _is_text(kind: Any, pyarrow: Any) -> bool:
     return any(check(kind) for check in (types.is_string, types.is_large_string, types.is_string_view))
 
 
-def _no_column(file: SourceFile, column: str, there: list[str]) -> str:
-    return f"data.text_column={column}: {file.path} has no such column; it has {', '.join(there) or 'none'}"
+def _no_column(file: SourceFile, columns: Columns, column: str, there: list[str]) -> str:
+    return f"{columns.named[column]}={column}: {file.path} has no such column; it has {', '.join(there) or 'none'}"

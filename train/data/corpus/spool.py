@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from train.data.corpus.clean import digest, left_out_by_content, normalised
-from train.data.corpus.readers import documents
+from train.data.corpus.parts import joined
+from train.data.corpus.readers import Columns, documents
 from train.data.corpus.source_files import SourceFile
 from train.spec.manifest import Skipped
 
@@ -29,7 +30,7 @@ class SpoolTask:
     """Files for one process to read; `rules`: leave out generated text (the environment's sources only)."""
 
     files: tuple[SourceFile, ...]
-    column: str
+    columns: Columns
     rules: bool
     path: Path
 
@@ -86,12 +87,12 @@ def spool(task: SpoolTask) -> Spooled:
     broken, left_out = [], []
     with task.path.open("wb", buffering=1 << 20) as stream:
         for file in task.files:
-            for raw in documents(file, task.column):
+            for raw in documents(file, task.columns):
                 if raw.broken is not None:
                     broken.append(Skipped(raw.name, raw.broken))
                     continue
                 try:
-                    text = normalised(raw.content)
+                    text = joined(raw.parts) if raw.parts else normalised(raw.content)
                 except UnicodeDecodeError as error:
                     broken.append(Skipped(raw.name, f"not UTF-8 (byte {error.start})"))
                     continue

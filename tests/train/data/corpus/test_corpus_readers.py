@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from train.data.corpus.readers import Raw, documents
+from train.data.corpus.readers import Columns, Raw, documents
 from train.data.corpus.source_files import SourceFile, chunked, list_environment, list_folder
 
 RECORDS = [{"text": f"número {n}\n" * 50, "id": n} for n in range(200)]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
 
 
-def _read(path: Path, column: str = "text") -> list[Raw]:
-    return list(documents(SourceFile(path.name, str(path), path.stat().st_size), column))
+def _read(path: Path, text: str = "text", prompt: str | None = None) -> list[Raw]:
+    return list(documents(SourceFile(path.name, str(path), path.stat().st_size), Columns(text, prompt)))
 
 
 def _write(path: Path, content: bytes) -> Path:
@@ -110,7 +110,7 @@ def test_a_file_of_another_format(tmp_path: Path, name: str) -> None:
 def test_a_dangling_link_is_a_broken_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").symlink_to(tmp_path / "nowhere")
     (file,) = list_folder(str(tmp_path)).files
-    assert [raw.broken for raw in documents(file, "text")] == ["cannot be read: No such file or directory"]
+    assert [raw.broken for raw in documents(file, Columns("text"))] == ["cannot be read: No such file or directory"]
 
 
 def test_listing_a_folder(tmp_path: Path) -> None:
