@@ -83,6 +83,7 @@ def profiles(p: Problem, point: PointFit, spreads: Mapping[str, float | None], a
         if _positive(p, name):
             with np.errstate(over="ignore"):
                 values, low, high = np.exp(values), float(np.exp(low)), float(np.exp(high))
+        closed_low, closed_high = closed_low and low < np.inf, closed_high and high < np.inf  # not beyond any number
         found[name] = Profile(name, values, deviance, _cut(p, alpha), low, high, closed_low, closed_high)
     return found
 
@@ -128,11 +129,16 @@ class _Path:
         numbers = numbers[numbers >= self.middle] if side > 0 else numbers[numbers <= self.middle]
         return int(numbers[-1 if side > 0 else 0]) if len(numbers) else self.middle
 
-    def with_more(self, other: _Path) -> _Path:
-        """Return this path with the values of another, in their order."""
-        at = np.concatenate((self.at, other.at))
-        order = np.argsort(at, kind="stable")
-        theta, value = np.concatenate((self.theta, other.theta)), np.concatenate((self.value, other.value))
+    def accepts(self, at: float, level: float) -> bool:
+        """Return whether a value of the path is accepted."""
+        return bool((self.value[self.at == at] <= level).all())
+
+    def with_fits(self, at: Array, theta: Array, value: Array) -> _Path:
+        """Return this path with more fits, values in order; of two fits at one value, the better."""
+        at, theta = np.concatenate((self.at, at)), np.concatenate((self.theta, theta))
+        value = np.concatenate((self.value, value))
+        order = np.lexsort((value, at))
+        order = order[np.concatenate(([True], np.diff(at[order]) > 0))]
         return _Path(at[order], theta[order], value[order], self.best)
 
 
@@ -240,19 +246,43 @@ def _followed(p: Problem, point: PointFit, held: Constraint, inner: Index) -> tu
 
 
 def _refined(p: Problem, paths: Mapping[str, _Path], level: float) -> dict[str, _Path]:
-    """Return the paths with eight more values between the last accepted and the first rejected one, on each side."""
-    new, starts = {}, []
-    for name, path in paths.items():
-        edges = [(path.edge(level, side), side) for side in (-1, 1)]
-        edges = [(edge, side) for edge, side in edges if 0 <= edge + side < len(path.at)]
-        if edges:
-            new[name] = np.concatenate([np.linspace(path.at[e], path.at[e + side], 10)[1:-1] for e, side in edges])
-            starts += [np.repeat(path.theta[e][None], 8, axis=0) for e, _ in edges]
-    if not new:
+    """Return the paths with eight more values between the last accepted and the first rejected one, on each side.
+
+    The rejected one is then fitted again from its new neighbour: far out, a fit that starts at a distance may end too
+    early. Where that accepts it, the path goes on to the value after it.
+    """
+    found, sides = dict(paths), [(name, side) for name in paths for side in (-1, 1)]
+    while sides:
+        edges = {(name, side): found[name].edge(level, side) for name, side in sides}
+        between = {
+            (name, side): np.linspace(found[name].at[edge], found[name].at[edge + side], 10)[1:]
+            for (name, side), edge in edges.items()
+            if 0 <= edge + side < len(found[name].at)
+        }
+        found = _with_fits(p, found, {side: at[:-1] for side, at in between.items()}, level)
+        found = _with_fits(p, found, {side: at[-1:] for side, at in between.items()}, level)
+        sides = [(name, side) for (name, side), at in between.items() if found[name].accepts(at[-1], level)]
+    return found
+
+
+def _with_fits(
+    p: Problem, paths: Mapping[str, _Path], at: Mapping[tuple[str, int], Array], level: float
+) -> dict[str, _Path]:
+    """Return the paths with fits at values of a quantity, each from the last accepted value on its side."""
+    if not at:
         return dict(paths)
-    found = multistart.solve(p, np.concatenate(starts), held=_held(p, new), tolerance=1e-7)
-    more = _split(new, found.theta, found.value, {name: path.best for name, path in paths.items()})
-    return {name: path.with_more(more[name]) if name in more else path for name, path in paths.items()}
+    starts = [
+        np.repeat(paths[name].theta[[paths[name].edge(level, side)]], len(values), axis=0)
+        for (name, side), values in at.items()
+    ]
+    held = joined([_holding(p, name, values) for (name, _), values in at.items()])
+    found = multistart.solve(p, np.concatenate(starts), held=held, tolerance=1e-7)
+    made, begin = dict(paths), 0
+    for (name, _), values in at.items():
+        own = slice(begin, begin + len(values))
+        made[name] = made[name].with_fits(values, found.theta[own], found.value[own])
+        begin = own.stop
+    return made
 
 
 def _crossing(path: _Path, level: float, side: int) -> tuple[float, bool]:

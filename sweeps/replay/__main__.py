@@ -207,9 +207,15 @@ def _head(options: Options) -> str:
 def _line(name: str, outcome: Outcome) -> str:
     cells = ""
     for regrets in outcome.regrets.values():
-        mean, error = float(np.mean(regrets)), float(np.std(regrets)) / math.sqrt(len(regrets))
-        cells += f"{f'{mean:.4f} ({error:.4f})':>20}"
+        cells += f"{_mean(regrets):>20}"
     return f"{name:18}{cells}  {np.mean(outcome.started):.0f}/{np.mean(outcome.finished):.0f}"
+
+
+def _mean(regrets: Sequence[float]) -> str:
+    """Return the mean and its standard error; of a draw in which nothing had been seen yet, the mean is infinite."""
+    if not np.isfinite(regrets).all():
+        return f"{sum(map(math.isinf, regrets))} saw nothing"
+    return f"{np.mean(regrets):.4f} ({np.std(regrets) / math.sqrt(len(regrets)):.4f})"
 
 
 if __name__ == "__main__":

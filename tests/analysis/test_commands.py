@@ -104,11 +104,14 @@ def value(number: str) -> float:
     return float(number.replace(",", "").rstrip("."))
 
 
-def slack(number: str) -> float:
+def slack(number: str, share: bool) -> float:
     """Return how far a printed number may be off: a unit of its last digit, as other processors round sums otherwise.
 
-    That is nothing for counts, and always 1e-8: what is left of a gradient at the minimum is a matter of rounding.
+    That is nothing for counts, always 1e-8, as what is left of a gradient at the minimum is a matter of rounding, and a
+    point for a share of draws [%], as a few of them have no one minimum.
     """
+    if share:
+        return 1.01
     if number.isdigit() and int(number) < 100:
         return 0.0
     digits, _, power = number.partition("e")
@@ -125,7 +128,8 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
     made = (tmp_path / "tutorial.md").read_text(encoding="utf-8")
     kept = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     assert NUMBER.sub("#", made) == NUMBER.sub("#", kept), "run python docs/make_tutorial.py and read what changed"
-    for ours, theirs in zip(NUMBER.findall(made), NUMBER.findall(kept), strict=True):
-        unit = slack(theirs)
-        assert value(ours) == pytest.approx(value(theirs), rel=0.01 if unit else 0.0, abs=unit)
+    for ours, theirs in zip(NUMBER.finditer(made), NUMBER.finditer(kept), strict=True):
+        before, after = kept[: theirs.start()].rpartition("\n")[2], kept[theirs.end() :].partition("\n")[0]
+        unit = slack(theirs[0], share=after.startswith(" %") and "resamples" in before + after)
+        assert value(ours[0]) == pytest.approx(value(theirs[0]), rel=0.01 if unit else 0.0, abs=unit)
     assert all((tmp_path / "tutorial" / p.name).stat().st_size > 5000 for p in (ROOT / "docs/tutorial").glob("*.png"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -19,6 +21,7 @@ from analysis.laws.sum_of_powers import SURFACE
 from analysis.values.blocks import Identified
 from tests.analysis import studies
 
+ROOT = Path(__file__).resolve().parents[3]
 TABLE = studies.isoflop(2, noise=0.002, budgets=(1e12, 1e13, 1e14, 1e15))
 
 
@@ -256,14 +259,61 @@ def test_each_value_starts_again_from_its_inner_neighbour(
     assert solver.starts[2] == [21.0] * len(again)
     assert value.tolist() == [3 if i in again else 4 if i == 1 else 5 for i in range(5)]
     assert theta[again, 0].tolist() == [30.0 + i for i in range(len(again))]
-    solver = Solver([1.0] * 8)
+
+
+@pytest.mark.parametrize(
+    ("values", "found", "starts", "at", "value"),
+    [
+        # The rejected value stays rejected; a better fit of it is kept.
+        ([1, 1, 9, 9], ([1] * 8, [7]), [[1] * 8, [17]], 8, [*[1] * 10, 7, 9]),
+        # Of the eight, the last accepted one is where the rejected value starts again.
+        ([1, 1, 9], ([1, 1, 1, 8, 8, 8, 8, 8], [9]), [[1] * 8, [12]], 8, [*[1] * 5, *[8] * 5, 9]),
+        # It is accepted: the path goes on from it, up to the end.
+        ([1, 1, 9, 9], ([1] * 8, [2], [2] * 8, [1.5]), [[1] * 8, [17], [20] * 8, [37]], 16,
+         [*[1] * 10, *[2] * 9, 1.5]),
+        ([1, 1, 1], (), [], 0, [1, 1, 1]),
+    ],
+)  # fmt: skip
+def test_a_rejected_value_is_fitted_again_from_its_new_neighbour(
+    *, values: list[float], found: Any, starts: Any, at: int, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = Solver(*found)
     monkeypatch.setattr(multistart, "solve", solver)
-    monkeypatch.setattr(profile_likelihood, "_held", lambda p, values: None)
-    one = _Path(np.arange(3.0), np.arange(3.0)[:, None] * np.ones(5), np.array([1.0, 1.0, 9.0]), 0.0)
-    found = profile_likelihood._refined(P, {"x": one}, 2.0)["x"]
-    assert (solver.starts, solver.tolerances) == ([[1.0] * 8], [1e-7])
-    np.testing.assert_allclose(found.at, [0, 1, *(1 + np.arange(1, 9) / 9), 2])
-    assert found.best == 0.0
+    monkeypatch.setattr(profile_likelihood, "_holding", lambda p, name, at: at)
+    monkeypatch.setattr(profile_likelihood, "joined", np.concatenate)
+    numbers = np.arange(float(len(values)))
+    one = _Path(numbers, numbers[:, None] * np.ones(5), np.array(values, dtype=float), 0.0)
+    made = profile_likelihood._refined(P, {"x": one}, 2.0)["x"]
+    assert (solver.starts, solver.tolerances) == (starts, [1e-7] * len(starts))
+    new = [1 + np.arange(1, 9) / 9, 2 + np.arange(1, 9) / 9][: at // 8]
+    np.testing.assert_allclose(made.at, np.sort(np.concatenate((numbers, *new))))
+    assert made.value.tolist() == value
+    assert made.best == 0.0
+
+
+@pytest.mark.parametrize("spread", [None, 0.5, 10.0])
+def test_a_profile_that_nothing_bounds_is_followed_to_both_ends(spread: float | None) -> None:
+    """The smallest budget of the tutorial: far-out fits end too early, where depends on the BLAS kernel."""
+    table = pd.read_csv(ROOT / "docs" / "tutorial" / "runs.csv").query("flops < 1e19")
+    columns = [table[name].to_numpy() for name in FORMS["chinchilla"].inputs]
+    p = fit_problem.problem(FORMS["chinchilla"], columns, table["loss"].to_numpy(), objectives.Huber(1e-3))
+    found = profile_likelihood.profiles(p, multistart.fit_point(p), {"A": spread, "B": spread}, 0.05)
+    for one in found.values():
+        assert one.identified == Identified(False, f"the law fits as well with any {one.name}")
+        assert one.deviance[[0, -1]].max() < one.cut
+
+
+def test_a_coefficient_beyond_any_number_is_not_identified() -> None:
+    """Two losses of each size of one budget, and Huber's loss between them: any alpha that is large enough will do."""
+    one = TABLE[TABLE["flops"] == 1e12]
+    columns = [np.repeat(one[name].to_numpy(), 2) for name in FORMS["chinchilla"].inputs]
+    losses = np.repeat(one["loss"].to_numpy(), 2) * (1 + 1e-3 * np.tile([1, -1], len(one)))
+    p = fit_problem.problem(FORMS["chinchilla"], columns, losses, objectives.Huber(1e-3))
+    point = multistart.fit_point(p)
+    assert np.isinf(point.constants[1])
+    found = profile_likelihood.profile(p, point, "A")
+    assert not found.closed_high
+    assert not found.identified.identified
 
 
 def test_eight_more_values_between_the_last_accepted_and_the_first_rejected() -> None:
