@@ -2,7 +2,7 @@
 
 Progress is a beat of the trainer (train.runtime.heartbeat) or, from a trainer that has none, a record in
 metrics.jsonl; what it prints is none. The clock runs only while this process runs: SLURM suspends a job by stopping
-all its processes, and time in which this one was suspended counts as one poll at most.
+all its processes, and time in which this one was suspended counts as two polls at most.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def limit(beat: Beat | None, pace: float | None, bounds: Bounds) -> float:
 
 
 class Patience:
-    """How long one rank has stood still, by a clock that runs only while this process looks."""
+    """How long one rank has made no progress, by a clock that runs only while this process polls."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

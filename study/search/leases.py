@@ -35,28 +35,33 @@ class Lease:
         beating: bool = True,
     ) -> None:
         self._folder, self._claim, self._beating = folder, claim, beating
-        self._every = seconds / BEATS if limit is None else min(seconds / BEATS, limit / 20)
-        self._limit, self._ask = limit, ask
+        self._lasts, self._limit, self._ask = seconds, limit, ask
         self._began = time.monotonic()
         self.used_up = False
 
     def __enter__(self) -> Self:
-        self._began = time.monotonic()
         signal.signal(signal.SIGALRM, self._beat)
-        signal.setitimer(signal.ITIMER_REAL, self._every, self._every)
+        self._begin()
         return self
 
     def __exit__(self, *error: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def pass_to(self, claim: Claim, limit: float | None) -> None:
-        """Renew another claim's lease from now on, which its own time and limit begin with."""
-        self._claim, self._limit, self._began, self.used_up = claim, limit, time.monotonic(), False
+        """Renew another claim's lease from now on, whose time and limit begin now. Within the block."""
+        self._claim, self._limit, self.used_up = claim, limit, False
+        self._begin()
 
     @property
     def seconds(self) -> float:
-        """How long the present claim's has lasted."""
+        """How long the present claim has lasted [s]."""
         return time.monotonic() - self._began
+
+    def _begin(self) -> None:
+        """Start the clock, and a timer that is often enough for the lease and for the limit."""
+        self._began = time.monotonic()
+        every = self._lasts / BEATS if self._limit is None else min(self._lasts / BEATS, self._limit / 20)
+        signal.setitimer(signal.ITIMER_REAL, every, every)
 
     def _beat(self, number: int, frame: FrameType | None) -> None:
         if self._limit is not None and self.seconds > 0.9 * self._limit:

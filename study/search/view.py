@@ -178,7 +178,7 @@ def corner(domain: Domain, high: int) -> Setting:
 
 
 def _rungs(search: Search) -> list[str]:
-    """Return a row for each rung, with the rank correlation of its losses with later ones of the same trials."""
+    """Return a row for each rung, with the rank correlation of its losses and the final ones of trained trials."""
     rows = [("rung [tokens]", "trials", "went on", "best loss", "rank correlation with the final loss")]
     doubtful: list[int] = []
     for rung in search.scheduler.rungs:
