@@ -121,13 +121,13 @@ def from_frame(
     """
     from analysis.inputs.frame import used
 
-    asked = _Asked(frame, used(frame), resamples, seed, label, beside)
-    return _rested(asked, form, _further(form, at or {}), strict)
+    runs = _Runs(frame, used(frame), resamples, seed, label, beside)
+    return _rested(runs, form, _further(form, at or {}), strict)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What bases are asked for, whichever law they rest on; `squared` are the fits beside it that were made so far."""
+class _Runs:
+    """The runs of a basis and how laws are fitted to them; `squared` are the least-squares fits so far, by form."""
 
     frame: pd.DataFrame
     rows: Rows
@@ -138,24 +138,24 @@ class _Asked:
     squared: dict[str, tuple[LawFit, str] | None] = dataclasses.field(default_factory=dict)
 
 
-def _rested(asked: _Asked, form: str, further: Mapping[str, float], strict: bool) -> Basis:
+def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) -> Basis:
     """Return the basis that rests on one law, or on what takes its place."""
     from analysis.approaches.cost import cost
     from analysis.approaches.loss_laws import size_column
     from analysis.diagnostics import qualify
     from analysis.laws.registry import FORMS
 
-    frame, rows = asked.frame, asked.rows
+    frame, rows = runs.frame, runs.rows
     sized = dataclasses.replace(rows, params=rows.column(size_column(FORMS[form])))
     price = cost(sized)
     if form == "chinchilla":
-        law, found = _closed(rows, asked.resamples, asked.seed)
+        law, found = _closed(rows, runs.resamples, runs.seed)
     else:
-        law, found = _fitted(rows, form, price, further, resamples=asked.resamples, seed=asked.seed)
-    others = _beside(asked, price, form)
+        law, found = _fitted(rows, form, price, further, resamples=runs.resamples, seed=runs.seed)
+    others = _beside(runs, price, form)
     lacks = qualify.lacking(found, rows)
     if lacks and strict:
-        return _instead(asked, form, lacks, others)
+        return _instead(runs, form, lacks, others)
     unknown = [n for n, verdict in found.identified.items() if not verdict.identified]
     notes = [f"no advice: {form} does not qualify for a plan: {lacks}"] if lacks else []
     notes += [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
@@ -167,12 +167,12 @@ def _rested(asked: _Asked, form: str, further: Mapping[str, float], strict: bool
     point = {str(name): float(value) for name, value in found.params.items()}
     return Basis(
         law, form, point, _text(form, point), price, sizes, float(rows.flops.max()), kinds,
-        asked.label or str(first["study"]), float(speed) if math.isfinite(speed) else None, tuple(notes),
+        runs.label or str(first["study"]), float(speed) if math.isfinite(speed) else None, tuple(notes),
         others, qualify.tested(found, rows),
     )  # fmt: skip
 
 
-def _instead(asked: _Asked, form: str, lacks: str, others: Sequence[Beside]) -> Basis:
+def _instead(runs: _Runs, form: str, lacks: str, others: Sequence[Beside]) -> Basis:
     """Return the basis of the best law that qualifies in place of `form`; UnansweredError says why none does."""
     from analysis.approaches.loss_laws import plannable
     from analysis.laws.registry import FORMS
@@ -184,7 +184,7 @@ def _instead(asked: _Asked, form: str, lacks: str, others: Sequence[Beside]) -> 
         if one.lacking or not plannable(FORMS[one.form]):
             said[one.form] = one.lacking or "it gives no loss of N and D"
             continue
-        basis = _rested(asked, one.form, {}, strict=False)
+        basis = _rested(runs, one.form, {}, strict=False)
         if not basis.notes or not basis.notes[0].startswith("no advice"):
             note = f"{form} does not qualify for a plan ({lacks}): this one rests on {one.form}"
             return dataclasses.replace(basis, notes=(note, *basis.notes))
@@ -225,16 +225,16 @@ def _fitted(
     return Fitted(FORMS[form], theta, fit.problem.centres, price, further), fit
 
 
-def _beside(asked: _Asked, price: Cost, form: str) -> tuple[Beside, ...]:
+def _beside(runs: _Runs, price: Cost, form: str) -> tuple[Beside, ...]:
     """Return other laws of N and D alone by least squares of the logs, with their AICc behind the best's."""
     from analysis.approaches.loss_laws import Fitted
     from analysis.inference.akaike import behind
 
     fits = {}
-    for name in dict.fromkeys((form, *asked.beside)) if asked.beside else ():
-        if name not in asked.squared:
-            asked.squared[name] = _squared(asked.rows, name)
-        found = asked.squared[name]
+    for name in dict.fromkeys((form, *runs.beside)) if runs.beside else ():
+        if name not in runs.squared:
+            runs.squared[name] = _squared(runs.rows, name)
+        found = runs.squared[name]
         if found is not None:
             fits[name] = found
     gaps = behind([fit.aicc for fit, _ in fits.values()]) if fits else ()

@@ -29,7 +29,8 @@ MUCH = 10.0
 class Asked:
     """What a plan is asked for: budget [FLOPs], tokens per parameter over the optimal ratio, tokens served, and so on.
 
-    `repeats` holds the half-lives R_D of repeated tokens and R_N of parameters beyond those that the data fill.
+    `repeats` holds the half-lives R_D of repeated tokens and R_N of parameters beyond those that the data fill. Raises
+    ValueError where a number is not positive, or `repeats` holds another constant.
     """
 
     budget: float
@@ -38,6 +39,17 @@ class Asked:
     unique_tokens: float | None = None
     repeats: Mapping[str, float] = field(default_factory=dict)
     vocabulary: int = 50_000
+
+    def __post_init__(self) -> None:
+        unknown = set(self.repeats) - {"R_D", "R_N"}
+        if unknown:
+            raise ValueError(f"repeats={','.join(sorted(unknown))}: the constants are R_D and R_N")
+        given = {
+            f"{name}=": getattr(self, name) for name in ("budget", "overtrain", "inference_tokens", "unique_tokens")
+        }
+        for key, value in (given | {f"repeats={name}:": value for name, value in self.repeats.items()}).items():
+            if value is not None and value <= 0:
+                raise ValueError(f"{key}{value:g}: a positive number is needed")
 
 
 @dataclass(frozen=True)
@@ -181,9 +193,6 @@ def _limited(
 ) -> Option:
     from analysis.approaches import optimum
 
-    unknown = set(given) - {"R_D", "R_N"}
-    if unknown:
-        raise ValueError(f"repeats={','.join(sorted(unknown))}: the constants are R_D and R_N")
     half = optimum.Repeats(given.get("R_D", optimum.Repeats.tokens), given.get("R_N", optimum.Repeats.params))
     found = optimum.limited_data(basis.law, basis.price, budget, basis.sizes, unique=unique, repeats=half)
     notes = []

@@ -164,6 +164,23 @@ def test_what_is_wrong_is_named(given: list[str], message: str, capsys: pytest.C
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"budget": 0}, "budget=0: a positive number"),
+        ({"overtrain": -2.0}, "overtrain=-2: a positive number"),
+        ({"inference_tokens": -1e12}, "inference_tokens=-1e[+]12: a positive number"),
+        ({"unique_tokens": 0.0}, "unique_tokens=0: a positive number"),
+        ({"repeats": {"R_D": -1.0}}, "repeats=R_D:-1: a positive number"),
+        ({"repeats": {"R": 1.0}}, "repeats=R: the constants are R_D and R_N"),
+    ],
+)
+def test_plans_are_asked_for_in_positive_numbers(asked: dict[str, Any], message: str) -> None:
+    law = dict(zip(("E", "A", "B", "alpha", "beta"), map(float, BESIROGLU[0]), strict=True))
+    with pytest.raises(ValueError, match=message):
+        plan.plan(law, **{"budget": 1e23, **asked})
+
+
 def test_a_form_by_search_plans_like_the_closed_surface() -> None:
     zeros = np.zeros(2)
     searched = loss_laws.Fitted(FORMS["chinchilla"], FORMS["chinchilla"].internal(BESIROGLU, zeros), zeros, Cost.six())
