@@ -104,7 +104,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     check(config, world.size, begun=under_way)  # before any rank waits for another
     if under_way and world.writes:
         for why in complaints(config, copies(config.parallel, axes(config.parallel, world.size))):
-            warn(f"a new run would not start: {why}. This one has begun so and goes on as it was")
+            warn(f"a new run would be refused: {why}. This one began with it and continues unchanged")
     device = device_of(config, world)
     if device.type == "cuda":
         torch.cuda.set_device(device)

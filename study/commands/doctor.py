@@ -106,7 +106,7 @@ def _try(scratch: Path, settings: dict[str, object], uri: str, options: argparse
         print(f"{'…':>6}  {text}", file=sys.stderr if options.json else sys.stdout, flush=True)
 
     if not slurm:
-        report("two processes of this machine try torch")
+        report("testing torch in two processes of this machine")
         return trial.checks_of(trial.here(scratch, uri), socket.gethostname())
     tasks = 1 if options.nodes > 1 else 2
     gpus = {"gpus_per_node": tasks * int(str(settings.get("gpus_per_node") or 0))}

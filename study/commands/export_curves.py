@@ -36,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"  left out: {count} {why}")
     if NOT_WHOLE in made.left_out:
         print(
-            "  these are survivors if a search stopped the others: where those would have ended nobody knows, and what "
-            "stops trials early looks better on survivors than it is"
+            "  if a search stopped the others, these are survivors, on which early stopping looks better than it is: "
+            "how the others would have ended is not known"
         )
     if made.branches:
         print(

@@ -40,7 +40,7 @@ def after(
             work.study.peers_checked.touch()
             step(work.study, services, Neighbours())
     except Exception as error:  # whatever it is, the attempt has ended as it did
-        services.report(f"{work.key}: what follows is left to the next command: {type(error).__name__}: {error}")
+        services.report(f"{work.key}: its retry is left to the next command: {type(error).__name__}: {error}")
 
 
 def _failed(work: JobContext, number: int, ending: Ending, job: Mapping[str, Any]) -> FailedAttempt:

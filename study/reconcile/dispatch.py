@@ -218,7 +218,7 @@ def _cancel_late(folder: StudyFolder, keys: Collection[str], services: Services)
     try:
         cancel(known, known.cancelled.intersection(keys), services.runner)
     except SubmitError as error:
-        services.report(f"{error}: they find that they are not wanted as they begin")
+        services.report(f"{error}: these jobs end as they start")
 
 
 def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool) -> str:

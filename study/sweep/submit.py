@@ -217,7 +217,7 @@ def _next_commands(plan: StudyPlan, submitted: int, console: Console) -> None:
     from rich.text import Text
 
     study = reference(plan.folder)
-    head = "Submitted; the jobs need this process no more." if submitted else "Nothing new to submit."
+    head = "Submitted; the jobs no longer need this process." if submitted else "Nothing new to submit."
     console.print(f"{head} Next:")
     for command, what in (("status", "what each point is doing"), ("watch", "the same, live"), ("logs", "the output")):
         key = f" {plan.points[0].key}" if command == "logs" else ""

@@ -154,7 +154,7 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
         outcomes.export(folder)
         terminal.show(view.text(queue.search, folder, time.time()))
         if stop.requests:
-            print(f"Carry on with the same command, or look:  python -m study status {reference(folder)}")
+            print(f"The same command carries on; to look at it:  python -m study status {reference(folder)}")
             return INTERRUPTED
         syncer.finish(stop)
     if queue.search.why_stopped:
@@ -162,7 +162,7 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
         return 1
     if queue.search.over:
         return 1 if outlook.nothing_finished(queue.search) else 0
-    print(f"every worker ended and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
+    print(f"all workers have ended, and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
     return 1
 
 
@@ -270,7 +270,7 @@ def _begin_and_submit(folder: StudyFolder, config: StudyConfig, wanted: Settings
 
 
 def _say_next(folder: StudyFolder) -> None:
-    print(f"Submitted; the workers need this process no more. Next:\n  python -m study status {reference(folder)}")
+    print(f"Submitted; the workers no longer need this process. Next:\n  python -m study status {reference(folder)}")
 
 
 def _spawn(folder: StudyFolder, name: str, copy: Path | None) -> subprocess.Popen[bytes]:

@@ -135,8 +135,8 @@ def memory_told(
         try:
             dump(str(snapshot))
             print(
-                f"out of memory on rank {rank}: {snapshot} holds what was allocated (open it at "
-                "https://pytorch.org/memory_viz; profile.memory_history=true adds who asked for it). Less memory: "
+                f"out of memory on rank {rank}: {snapshot} lists the allocations (open it at "
+                "https://pytorch.org/memory_viz; profile.memory_history=true adds their source lines). To use less: "
                 "memory.checkpointing, parallel.micro_batch_sequences, parallel.dp_shard",
                 file=sys.stderr,
                 flush=True,

@@ -94,8 +94,8 @@ class Recorder:
         what = f"training from step {first} on" if lost else "the latest validation"
         warn(
             f"{self._path} has lost records up to step {state.step} ({what}), and the run "
-            "goes on from a checkpoint beyond them: they are not written again; to have them, remove the checkpoints "
-            "from there on and start it anew"
+            "resumes from a later checkpoint: they are not written again; to have them, remove the checkpoints "
+            "after them and start the run again"
         )
 
     def went_back(self, step: int, tokens: int, rollback: Rollback) -> int:

@@ -39,7 +39,7 @@ def _ask(place: Path, number: int, tokens: int, flag: StopFlag) -> int | None:
     try:
         write_atomic(asked, json.dumps({"number": number, "tokens": tokens}) + "\n")
     except OSError as error:  # the run is saved: it can be started again as well
-        warn(f"it cannot be asked whether this run goes on: {error}")
+        warn(f"cannot ask whether to continue: {error}")
         return None
     limit = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < limit and not flag:

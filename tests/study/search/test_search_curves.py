@@ -109,7 +109,9 @@ def test_the_command_says_that_survivors_and_copies_are_what_they_are(
     key = finished(study, 0.4, parent=f"{first}@{BUDGET // 2}")
     assert main(["export-curves", str(study.path), str(tmp_path / "c.npz")]) == 0
     said = capsys.readouterr().out
-    assert "left out: 1 not trained to the end" in said and "these are survivors if a search stopped the others" in said
+    assert (
+        "left out: 1 not trained to the end" in said and "if a search stopped the others, these are survivors" in said
+    )
     assert "1 go on from another run's checkpoint: no value (NaN) before it; a replay leaves them out" in said
     with np.load(tmp_path / "c.npz") as made:
         assert dict(zip(made["keys"], made["begun"], strict=True))[key] == BUDGET // 2

@@ -269,7 +269,7 @@ def test_the_same_command_twice_writes_nothing_twice(
     assert main(command) == 0
     files = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in (here / "runs").rglob("*.[jy]*")}
     assert files
-    assert "Submitted; the jobs need this process no more." in capsys.readouterr().out
+    assert "Submitted; the jobs no longer need this process." in capsys.readouterr().out
     assert main(command) == 0
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in files} == files
     assert execution.prepared == ["code"]

@@ -205,7 +205,7 @@ def test_records_that_were_lost_below_the_checkpoint_are_said_to_be_missing(
     lines = [line for line in path.read_text().splitlines(keepends=True) if '"train"' in line]
     path.write_text("".join(lines[:keep]))
     out = finish(start(config))
-    assert "has lost records up to step 8" in out and "remove the checkpoints from there on" in out
+    assert "has lost records up to step 8" in out and "remove the checkpoints after them" in out
     (told,) = [record for record in records(folder) if record["kind"] == "missing"]
     assert told["step"] == 8 and told["metrics"] == {"from_step": first, "to_step": 8}
     finish(start(config))

@@ -58,5 +58,5 @@ def test_a_pause_that_cannot_be_written_down_ends_the_run_as_one_without_an_answ
     monkeypatch.setenv("PAUSE", str(tmp_path / "gone" / "pause"))
     config = write_config(tmp_path / "paused", tiny)
     assert run.main(["--config", str(config), "--until", "640"]) == run.REACHED
-    assert "it cannot be asked whether this run goes on" in capsys.readouterr().err
+    assert "cannot ask whether to continue" in capsys.readouterr().err
     assert (config.parent / "checkpoints" / "step-000000005").is_dir()

@@ -78,6 +78,6 @@ def test_an_old_run_says_so_and_ends_as_it_would_have(
     capsys.readouterr()
     assert run.main(["--config", str(config)]) == run.REACHED
     said = capsys.readouterr()
-    assert said.err.count("a new run would not start: ") == 2 and "goes on as it was" in said.err
+    assert said.err.count("a new run would be refused: ") == 2 and "continues unchanged" in said.err
     assert "resumed from" in said.out
     assert read_outcome(config.parent)["state"] == "completed"
