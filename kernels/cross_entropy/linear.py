@@ -323,7 +323,7 @@ def _forward(
         chunks = _Chunks(x, weight, plan, hidden_gradient, keep)
         for part, logits in chunks:
             for whole_column, column in zip(kept, _rows_of(engine, logits, target[part], plan, gradients), strict=True):
-                whole_column[part] = column  # of an empty column an empty part
+                whole_column[part] = column  # empty columns stay empty
         grad_hidden = chunks.finish()
     if keep is None or grad_hidden is None:
         return *kept, hidden.new_empty(0), hidden.new_empty(0)

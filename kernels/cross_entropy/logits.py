@@ -21,9 +21,9 @@ from kernels.scale.api import scale_
 
 
 class Details(NamedTuple):
-    """What `details=True` returns: the loss, and without gradients of each token two numbers.
+    """What `details=True` returns: the loss and, without gradients, the cross-entropy and log-sum-exp of each token.
 
-    They are its cross-entropy, to which the loss may add z-loss and label smoothing, and its log-sum-exp.
+    The cross-entropy is without the z-loss and label smoothing that the loss may have.
     """
 
     loss: Tensor

@@ -62,7 +62,7 @@ class Shard:
 class Rows(NamedTuple):
     """One number a token, fp32 or fp64: the loss [nats] (0 where ignored), the largest t and log Σ exp(t - largest).
 
-    plain: the loss without z-loss and label smoothing; without numbers (0,) where the options have neither.
+    plain: the cross-entropy alone; empty (0,) where the options have neither z-loss nor label smoothing.
     """
 
     loss: Tensor

@@ -1,9 +1,9 @@
 """Casts to the 8-bit float formats, with scales by row or for the whole tensor, as `torch._scaled_mm` takes them.
 
     scale = max |x| / largest number of the format,  values = x / scale,  so that values · scale ≈ x
-(Micikevicius et al. 2022, "FP8 formats for deep learning"). Rows are divided by their scales, a whole tensor is
-multiplied by the inverse of its one. The transposed copy is what the product for the weight's
-gradient needs: by row it has scales of its own, one for each of its rows, which are columns of x.
+(Micikevicius et al. 2022, "FP8 formats for deep learning"). Rows are divided by their scales; a whole tensor is
+multiplied by the inverse of its scale. The product for the weight's gradient needs the transposed copy, which by row
+has scales of its own: its rows are the columns of x.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernels.core.registration import define, fake
 
 FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 LEAST = 1e-12
-"""The size that a row of zeros counts as."""
+"""Magnitude that a row of zeros counts as."""
 WIDEST = 32768
 """The longest row that one program takes."""
 
