@@ -48,7 +48,7 @@ quick: .venv/ready-dev
 # KERNEL:THREADS; what the tests compare with is the same under all of them, the published anchors included.
 KERNELS ?= Haswell:1 Prescott:2 Zen:2
 NUMERIC := $(addprefix tests/analysis/,$(addsuffix .py,estimation/test_engine inference/test_law laws/test_forms \
-	approaches/test_valleys approaches/test_approaches estimation/test_ties))
+	approaches/test_valleys approaches/test_approaches estimation/test_ties inference/test_exact_profile test_commands))
 
 kernels: .venv/ready-dev
 	@for setting in $(KERNELS); do echo "== $$setting"; \
