@@ -18,6 +18,7 @@ from study.process.children import Signals
 from study.records import attempts, ledger
 from study.storage.files import RunLock
 from study.storage.layout import AttemptFolder, RunFolder, StudyFolder
+from tests.study.support.stand_ins import stand_in
 from tests.study.support.studies import (
     DIVERGES,
     FAILS,
@@ -196,7 +197,7 @@ def test_a_cancelled_job_submits_what_waits_and_an_interrupted_one_does_not(
     if cancelled:
         ledger.append(study, "cancelled", keys=[key])
     calls: list[Any] = []
-    monkeypatch.setattr("study.reconcile.step.step", lambda folder, services, trigger: calls.append(trigger.keys))
+    stand_in(monkeypatch, step=lambda folder, services, trigger: calls.append(trigger.keys))
     __main__.send_next(study, [key], told_to_end=told)
     assert calls == [[key]] * sends
 

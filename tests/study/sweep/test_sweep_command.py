@@ -25,6 +25,7 @@ from study.storage.layout import StudyFolder
 from study.sweep.__main__ import main, split
 from study.sweep.help import HEAD
 from tests.environment import python_path
+from tests.study.support.stand_ins import stand_in
 from train.spec.config import DataConfig
 from train.spec.manifest import Manifest, Split, TokenizerFile, settings_of
 
@@ -82,8 +83,7 @@ class Execution:
 @pytest.fixture
 def execution(monkeypatch: pytest.MonkeyPatch) -> Execution:
     fake = Execution()
-    monkeypatch.setattr("study.reconcile.step.step", fake.step)
-    monkeypatch.setattr("study.watch.follow.follow", fake.follow)
+    stand_in(monkeypatch, step=fake.step, follow=fake.follow)
     monkeypatch.setattr(prepare_data, "prepare", lambda one, cluster: fake.prepared.append(one.data.name))
     monkeypatch.setattr(corpus.Corpus, "find", lambda one: MANIFEST if fake.prepared else None)
     return fake
@@ -406,8 +406,7 @@ def test_data_is_prepared_first_by_a_process_of_its_own(
     (here / "text").mkdir()
     for number in range(60):
         (here / "text" / f"{number}.txt").write_text(f"document {number} says {number * number} and little more\n" * 40)
-    monkeypatch.setattr("study.reconcile.step.step", execution.step)
-    monkeypatch.setattr("study.watch.follow.follow", execution.follow)
+    stand_in(monkeypatch, step=execution.step, follow=execution.follow)
     words = ["data=text", "data.source=text", "data.tokenizer=bytes", "data.vocab_size=257", "budget.tokens=12800"]
     assert main([*words, "data.validation_fraction=0.2", "eval.sequences=16"]) == 0
     (point,) = load_points(StudyFolder(here / "runs" / "default")).values()

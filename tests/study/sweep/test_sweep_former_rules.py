@@ -10,6 +10,7 @@ from study.search.settings import load, refuse_another
 from study.storage.layout import StudyFolder
 from study.sweep.__main__ import main
 from tests.study.support.recorded import SAID, unpack
+from tests.study.support.stand_ins import stand_in
 from train.spec.counts import params
 
 COMMAND = ["-m", *SAID, "model.width=64,96", "budget.tokens=8192,65536", "optim.lr_scale=0.1"]
@@ -19,8 +20,7 @@ COMMAND = ["-m", *SAID, "model.width=64,96", "budget.tokens=8192,65536", "optim.
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(unpack(tmp_path))
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr("study.reconcile.step.step", lambda *arguments: Stepped())
-    monkeypatch.setattr("study.watch.follow.follow", lambda *arguments: 0)
+    stand_in(monkeypatch, step=lambda *arguments: Stepped(), follow=lambda *arguments: 0)
     return tmp_path
 
 
