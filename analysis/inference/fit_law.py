@@ -57,10 +57,10 @@ class Uncertainty:
         if self.interval not in METHODS:
             *others, last = METHODS
             raise ValueError(f"interval={self.interval!r} is not known; use {', '.join(others)} or {last}")
-        if not 0.0 < self.confidence < 1.0 or self.resamples < 0:
-            raise ValueError(
-                f"confidence={self.confidence} must lie between 0 and 1, resamples={self.resamples} be 0 or more"
-            )
+        if not 0.0 < self.confidence < 1.0:
+            raise ValueError(f"confidence={self.confidence}: a number between 0 and 1 is needed, such as 0.95")
+        if self.resamples < 0:
+            raise ValueError(f"resamples={self.resamples}: a whole number, 0 or more is needed")
 
     def plan(self, data: Observations) -> resampling.Plan:
         """Return what is resampled of these rows; ValueError where they do not hold it."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.laws.base import Form
+from analysis.text import numbers
 
 if TYPE_CHECKING:
     from analysis.estimation.fit_problem import Problem
@@ -20,10 +21,7 @@ REPEATED = 1.01
 
 def refuse(form: Form, data: Observations) -> None:
     """Raise ValueError where the target never changes, or tokens are repeated and the form knows of no repeats."""
-    if len(data) > 1 and float(np.ptp(data.target)) == 0.0:
-        raise ValueError(
-            f"every row has the same {form.target}, {data.target[0]:g}: no law follows; map another column"
-        )
+    refuse_constant(form.target, data.target)
     unique, tokens = data.extra.get("unique_tokens"), data.extra.get("tokens")
     if unique is None or tokens is None or "unique_tokens" in form.inputs or "tokens" not in form.inputs:
         return
@@ -37,14 +35,22 @@ def refuse(form: Form, data: Observations) -> None:
         )
 
 
+def refuse_constant(target: str, values: Array) -> None:
+    """Raise ValueError where a target (n,) never changes."""
+    if len(values) > 1 and float(np.ptp(values)) == 0.0:
+        raise ValueError(f"every row has the same {target}, {values[0]:g}: no law follows; map another column")
+
+
 def refuse_few(problem: Problem) -> None:
     """Raise ValueError where there are too few rows for the free constants, or none is free."""
     law, matrix, rows = problem.form, problem.constraint.matrix, problem.y.size
     free = len(law.names) if matrix is None else matrix.shape[1]
-    if rows < free + 1 or not free:
+    if not free:
+        raise ValueError(f"fix= and tie= hold every constant of {law.name} ({', '.join(law.names)}): leave one free")
+    if rows < free + 1:
         raise ValueError(
-            f"{rows} rows for {free} free constants of {law.name}: it needs at least {free + 1} rows; "
-            "fix or tie constants, or add runs"
+            f"{numbers.counted(rows, 'row')} for {numbers.counted(free, 'free constant')} of {law.name}: it needs at "
+            f"least {free + 1} rows; fix or tie constants, or add runs"
         )
 
 

@@ -115,11 +115,14 @@ def next_runs(
     Raises
     ------
     ValueError
-        The target is not beyond the runs, there are too few of them, or no candidate fits into the budget.
+        The target is not beyond the runs, there are too few of them, all have one loss, or no candidate fits into the
+        budget.
     """
     from analysis.inputs.frame import used
     from analysis.planning import posterior, priors
 
+    if count < 1:
+        raise ValueError(f"count={count}: the most runs to propose, 1 or more")
     rows = used(frame)
     top = float(rows.flops.max())
     setting = _setting(frame, rows, form, _target(target, top), largest or budget or top)
@@ -187,6 +190,7 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
     from analysis.approaches.cost import cost
     from analysis.estimation import multistart
     from analysis.estimation.objectives import Huber
+    from analysis.inference import refusals
     from analysis.laws.registry import FORMS
     from analysis.planning import candidates, posterior
 
@@ -195,6 +199,7 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
             f"{numbers.counted(len(rows), 'run')} of {numbers.counted(len(np.unique(rows.size)), 'size')}: the "
             "posterior needs at least 4 runs of 2 sizes; begin with a small isoFLOP study (study=smoke)"
         )
+    refusals.refuse_constant("loss", rows.loss)
     law = FORMS[form]
     problem = fit_problem.problem(law, (rows.params, rows.tokens), rows.loss, Huber())
     found = posterior.posterior(problem)

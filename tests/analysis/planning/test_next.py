@@ -131,13 +131,15 @@ def test_the_command_writes_what_study_sweep_runs(tmp_path: Path, capsys: pytest
     [
         (3, [], "at least 4 runs of 2 sizes"),
         (20, ["budget=1"], "no candidate fits"),
+        (20, ["count=0"], "count=0: the most runs to propose, 1 or more"),
+        (20, ["columns=params:params,tokens:tokens,flops:flops,loss:same"], "every row has the same loss, 2.5"),
         (20, ["form=kaplan"], "form=kaplan is not allowed: one of chinchilla"),
     ],
 )
 def test_what_is_wrong_is_named(
     tmp_path: Path, rows: int, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    studies.isoflop(1, noise=0.003).iloc[:rows].to_csv(tmp_path / "a.csv", index=False)
+    studies.isoflop(1, noise=0.003).iloc[:rows].assign(same=2.5).to_csv(tmp_path / "a.csv", index=False)
     assert main([f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "simulate=0", *given]) == 2
     assert message in capsys.readouterr().err
 
