@@ -93,13 +93,13 @@ class Closed:
             size_side, token_side = np.log(c[:, ALPHA] * c[:, A]), np.log(c[:, BETA] * c[:, B])
 
             def rise(log_params: Array) -> Array:
-                """Return how far the gain of a larger model lies above its pain, in logs."""
+                """Return ln of what a larger model gains over what its fewer tokens lose, at equal compute."""
                 per_token, slope = price.log_per_token(log_params)
                 gain = size_side - c[:, ALPHA] * log_params
-                pain = token_side - c[:, BETA] * (np.log(budget) - per_token) + np.log(np.maximum(slope, 1e-9))
-                return np.asarray(gain - pain)
+                lost = token_side - c[:, BETA] * (np.log(budget) - per_token) + np.log(np.maximum(slope, 1e-9))
+                return np.asarray(gain - lost)
 
-            if price.extra == 0.0:  # it falls in a straight line of ln N
+            if price.extra == 0.0:  # linear in ln N, of slope -(alpha + beta)
                 at = rise(np.zeros(len(c))) / (c[:, ALPHA] + c[:, BETA])
             else:
                 for _ in range(60):

@@ -20,7 +20,7 @@ Restrict = Callable[[Index], Evaluate]
 LONGEST = 2.0
 TRIALS = 40
 RESETS = 2
-LEVEL = 1e-12
+ROUNDING = 1e-12
 """Two values, each a sum over residuals, may be equal but for rounding where they differ by no more than this share."""
 
 
@@ -108,7 +108,7 @@ def _advance(state: _State, evaluate: Evaluate) -> None:
     after = np.einsum("ri,ri->r", gradient, state.direction)
     falls = value <= state.value + 1e-4 * state.step * state.slope
     # Where the value no longer tells, its slope does (Hager and Zhang 2005, SIAM J. Optim. 16, eq. 2.2).
-    level = (np.abs(value - state.value) <= LEVEL * np.abs(state.value)) & (after <= -0.9998 * state.slope)
+    level = (np.abs(value - state.value) <= ROUNDING * np.abs(state.value)) & (after <= -0.9998 * state.slope)
     too_high = ~(falls | level)
     too_steep = ~too_high & (after < 0.9 * state.slope)
     state.high[too_high] = state.step[too_high]

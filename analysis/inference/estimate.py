@@ -204,7 +204,7 @@ class Estimate:
         return {name: self._profiles[name] for name in self.form.names if name in self._profiles}
 
     def follow_profiles(self) -> None:
-        """Find the profiles of all constants together, which takes less than one after another."""
+        """Find the profiles of all constants in one solve, which takes less time than one after another."""
         left = [name for name in self.form.names if name not in self._profiles and has_profile(self.problem, name)]
         spreads = {name: self.spread(name) for name in left}
         self._profiles.update(profiles(self.problem, self.point, spreads, 1.0 - self.confidence))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scheme:
-    """One unit of resampling: what is said of it, what one is called, and whether its rows share errors."""
+    """One way to resample: its description, in which {} is how many units there are; a unit; whether it is a group."""
 
     text: str
     unit: str = "row"
