@@ -107,7 +107,7 @@ def test_every_option_is_in_the_script() -> None:
         ({"sbatch": {"x": [1]}}, "cluster.sbatch.x="),
         ({"pack": 0}, "cluster.pack=0 is not allowed"),
         ({"pack": 2, "nodes": 2}, "cluster.pack=2 needs points of one process"),
-        ({"pack": 2, "executor": "local"}, "cluster.slots runs points at once"),
+        ({"pack": 2, "executor": "local"}, "cluster.pack=2 is for SLURM: here set cluster.pack=1"),
         ({"pack": 2, "pack_gpus": "mps"}, "cluster.pack_gpus=mps without GPUs"),
         ({"auto": ("tme",)}, "choose among gpus, memory, time, or all"),
         ({"margin": 0.5}, "cluster.margin=0.5 is not allowed"),
