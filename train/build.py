@@ -88,7 +88,7 @@ def build_model(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill 
     torch.manual_seed(config.seed * 1_000_003 + mesh.world.rank)
     parts = make_parts(config, mesh, device, fill or _fill(config))
     length = config.data.sequence_length
-    micro = config.parallel.micro_batch_sequences or micro_batch_sequences(config.model, length, device.type)
+    micro = config.parallel.micro_batch_sequences or micro_batch_sequences(config, mesh.axes, device.type)
     assert config.batch.tokens is not None
     micro = even(mesh.most(config.batch.tokens // length), micro)
     return ParallelModel(

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.spec import optimizers
-from train.spec.config import ModelConfig, RunConfig
+from train.spec import activations, optimizers
+from train.spec.config import RunConfig
 from train.spec.counts import Weight, block_weights, end_weights
 from train.spec.mesh import Axes
 from train.spec.pipeline_layout import micro_batches, share_of, stages_per_rank, waiting_passes
 from train.spec.shard_shapes import largest_shard, largest_shards
 
-KEPT_PER_TOKEN = 34
-"""Values kept for the backward pass per token, channel and block (Korthikanti et al. 2022, attention not stored)."""
-KEPT_SELECTED = 16
-"""The same where the elementwise rest is computed again (12.5 seen on a CPU, where 21 to 27 are kept without that)."""
-KEPT_RECOMPUTED = 2
-"""The same where the block is computed again from its input, which is one."""
 ACTIVATION_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
-"""What the activations of one micro-batch may take by default, by device type [bytes]."""
+"""What the activations of one micro-batch are planned to take at most, by device type [bytes]."""
+CPU_BYTES_PER_TOKEN = 4 * 34
+"""Bytes of each token, channel and block by which a CPU's micro-batch is chosen, whatever its format.
+
+More than are kept (train.spec.activations): the number stays, as sums over other micro-batches have other last digits.
+"""
 CPU_TOKENS = 4096
 """Tokens of a micro-batch on a CPU. At width 128, 4 layers, 1 thread: 512 tokens at once take 11 % longer per token,
 1,024 take 2-3 %, 8,192 and more win nothing (at width 64 they lose 2-6 %: they outgrow the caches)."""
@@ -102,46 +101,54 @@ def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, list[Weight], 
 
 
 def _activations(config: RunConfig, axes: Axes, device: str) -> int:
-    model, length = config.model, config.data.sequence_length
-    sequences, waiting = config.parallel.micro_batch_sequences, 1.0
-    assert config.batch.tokens is not None, "the config is resolved"
-    share = -(-(config.batch.tokens // length) // axes.data)
+    """Return what the micro-batches that wait keep, what one of them needs at work, and the head's part."""
+    parallel, length, waiting = config.parallel, config.data.sequence_length, 1.0
+    sequences = parallel.micro_batch_sequences
+    share = share_of_batch(config, axes)
     if sequences is None:
-        sequences = min(share, micro_batch_sequences(model, length, device))
+        sequences = min(share, micro_batch_sequences(config, axes, device))
     if axes.pp > 1:
-        if config.parallel.micro_batch_sequences is None:
-            sequences = max(1, min(sequences, share // (axes.pp * stages_per_rank(config.parallel))))
+        if parallel.micro_batch_sequences is None:
+            sequences = max(1, min(sequences, share // (axes.pp * stages_per_rank(parallel))))
         count = -(-share // sequences)
-        together = min(count, config.parallel.pp_micro_batches or count)
-        waiting = waiting_passes(config.parallel, micro_batches(config.parallel, together))
-    size = 4 if config.precision.name == "fp32" else 2
-    layers = -(-model.layers // axes.pp)
-    kept = layers * waiting * _kept(config) + (KEPT_PER_TOKEN if _recomputes(config) else 0)
-    return int(size * model.width * kept) * sequences * length // (axes.tp * axes.cp)
+        together = min(count, parallel.pp_micro_batches or count)
+        waiting = waiting_passes(parallel, micro_batches(parallel, together))
+    kept, once = _per_token(config, axes, device)
+    tokens = sequences * length
+    return int(tokens * (waiting * kept + once)) + activations.of_head(config, tokens // axes.cp, device) // axes.tp
 
 
-def _kept(config: RunConfig) -> float:
-    """Return how many values a block keeps per token and channel; a budget can do with what `full` keeps."""
-    memory = config.memory
+def _per_token(config: RunConfig, axes: Axes, device: str) -> tuple[float, float]:
+    """Return bytes of each token on a rank: those of each micro-batch that waits, and those of the one at work."""
+    layers, memory = -(-config.model.layers // axes.pp), config.memory
+    whole = activations.block(config, device).on(axes)
+    cut = axes.tp * axes.cp
+    once = activations.at_work(config, device) / cut
     every = {"full": 1, "budget": 1, "every": memory.every}.get(memory.checkpointing)
-    if every is not None:
-        return (KEPT_RECOMPUTED + (every - 1) * KEPT_PER_TOKEN) / every
-    return KEPT_SELECTED if memory.checkpointing == "selective" else KEPT_PER_TOKEN
+    kept = whole
+    if every is not None:  # a budget can do with what `full` keeps
+        kept = (activations.block(config, device, "full").on(axes) + (every - 1) * whole) / every
+    elif memory.checkpointing == "selective":
+        kept = activations.block(config, device, "selective").on(axes)
+    if memory.checkpointing != "none":
+        once += whole  # a block's activations are made again beside what is kept
+    return layers * kept + activations.ends(config, device) / cut, once
 
 
-def _recomputes(config: RunConfig) -> bool:
-    """Whether a block's activations are made again beside what is kept."""
-    return config.memory.checkpointing != "none"
+def share_of_batch(config: RunConfig, axes: Axes) -> int:
+    """Return the sequences of a step that the fullest rank has."""
+    assert config.batch.tokens is not None, "the config is resolved"
+    return -(-(config.batch.tokens // config.data.sequence_length) // axes.data)
 
 
-def micro_batch_sequences(model: ModelConfig, sequence_length: int, device: str) -> int:
-    """Return how many sequences go through the model at once: as many as `ACTIVATION_BYTES` hold, at least one.
+def micro_batch_sequences(config: RunConfig, axes: Axes, device: str) -> int:
+    """Return how many sequences are planned to go through the model at once: what `ACTIVATION_BYTES` hold, at least 1.
 
-    Counts about 34 fp32 values per token, channel and block kept for the backward pass. Logits do not count, they never
-    exist as a whole (kernels.linear_cross_entropy). On a CPU there is no more to win past `CPU_TOKENS`.
+    On a CPU that is what is done, and there is no more to win past `CPU_TOKENS`. On a GPU it is the least that memory
+    is planned for: a run takes what its GPU has (train.memory.micro_batch).
     """
-    per_token = 4 * KEPT_PER_TOKEN * model.width * model.layers
-    tokens = ACTIVATION_BYTES[device] // per_token
+    length = config.data.sequence_length
     if device == "cpu":
-        tokens = min(tokens, CPU_TOKENS)
-    return max(1, tokens // sequence_length)
+        per_token = CPU_BYTES_PER_TOKEN * config.model.width * config.model.layers
+        return max(1, min(ACTIVATION_BYTES["cpu"] // per_token, CPU_TOKENS) // length)
+    return max(1, int(ACTIVATION_BYTES[device] // sum(_per_token(config, axes, device))) // length)

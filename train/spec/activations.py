@@ -1,0 +1,156 @@
+"""What a forward pass keeps for the backward pass, counted from the model's shape: bytes of each token.
+
+Counted are the tensors that train.model saves for autograd: on CUDA with the kernels of this repository and fused
+attention, on a CPU with the reference of each kernel, which keeps fp32 copies of what it norms. A compiled block keeps
+as much or less. The tests count the same tensors as autograd saves them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from train.spec.config import RunConfig
+from train.spec.counts import head_dim, kv_heads, mlp_width
+from train.spec.mesh import Axes
+
+CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
+"""The largest piece of logits that exists at a time, by device type [bytes] (kernels.cross_entropy.linear)."""
+_STATISTIC = 4
+"""Bytes of a row's statistic: what a norm divides by, the log-sum-exp of a head's scores."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A block as its activations have it: channels of each token, bytes of a number.
+
+    keys: of all key/value heads. padded: attention pads a head's channels to a multiple of 8, times this. turned: by
+    rotary positions. reference: the kernels' references run. scores: what attention keeps beside its result, where it
+    has no fused kernel or has a mask or bias as a tensor.
+    """
+
+    width: int
+    keys: int
+    hidden: int
+    heads: int
+    size: int
+    padded: float
+    qk_norm: bool
+    turned: bool
+    reference: bool
+    fp8: bool
+    scores: int
+
+    @property
+    def joint(self) -> int:
+        """Channels of queries, keys and values together."""
+        return self.width + 2 * self.keys
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes of each token that something keeps, by which ranks share them.
+
+    rows: every tensor-parallel rank has them all, as it gathers a layer's input. keys: every context-parallel rank has
+    them all, as it gathers keys and values. rest: all ranks share them.
+    """
+
+    rows: int
+    keys: int
+    rest: int
+
+    def on(self, axes: Axes) -> float:
+        """Return the bytes of each token of a whole sequence on one rank."""
+        return self.rows / axes.cp + self.keys / axes.tp + self.rest / (axes.tp * axes.cp)
+
+
+def block(config: RunConfig, device: str, checkpointing: str = "none") -> Kept:
+    """Return what one block keeps on a device of type cpu or cuda: all, its products (selective) or its input (full).
+
+    In the order of the pass: both norms and their results, the product of queries, keys and values (which their norms
+    need), the three as attention takes them, its result, and gate and up of the feed-forward layer.
+    """
+    shape = _shape(config, device)
+    size, width = shape.size, shape.width
+    if checkpointing == "full":
+        return Kept(0, 0, size * width)
+    attention = size * width + _STATISTIC * shape.heads + shape.scores
+    gate_up = 2 * size * shape.hidden
+    if checkpointing == "selective":  # what enters, four products, attention; keys and values are gathered again
+        return Kept(0, 0, 3 * size * width + size * shape.joint + attention + gate_up)
+    streams, normed = 2 * (4 if shape.reference else size) * width, 2 * size * width
+    if shape.padded > 1.0:
+        attention += round(size * width * shape.padded)
+    queries, keys = (round(size * channels * shape.padded) for channels in (width, 2 * shape.keys))
+    rest = streams + 2 * _STATISTIC + queries + attention + gate_up + _joint(shape) + _hidden(shape)
+    return Kept(normed, keys, rest)
+
+
+def _joint(shape: Shape) -> int:
+    """Return what is kept of queries, keys and values beside what attention takes."""
+    if shape.reference:  # values are a view of the product; norms keep fp32 copies, in fp32 the product itself
+        copies = _STATISTIC * 2 * shape.heads + (4 * (shape.width + shape.keys) if shape.size < 4 else 0)
+        return shape.size * (shape.joint - shape.keys) + (copies if shape.qk_norm else 0)
+    if not shape.turned:  # no kernel takes them apart, and what attention takes may be views
+        return shape.size * shape.joint + 2 * _STATISTIC * shape.heads
+    return shape.size * shape.joint if shape.qk_norm else 0
+
+
+def _hidden(shape: Shape) -> int:
+    """Return what is kept of the feed-forward layer's hidden channels beside gate and up."""
+    if shape.reference:
+        return 2 * shape.size * shape.hidden
+    return shape.size * shape.hidden if shape.fp8 else 0
+
+
+def ends(config: RunConfig, device: str) -> int:
+    """Return what embedding, last norm and head keep of each token: its number and turn, the stream, its gradient."""
+    shape = _shape(config, device)
+    turns = 4 * head_dim(config.model)
+    return 8 + _STATISTIC + turns + (shape.size + (4 if shape.reference else shape.size)) * shape.width
+
+
+def at_work(config: RunConfig, device: str) -> int:
+    """Return what the backward pass of one block has of each token beside what blocks keep: gradients on their way."""
+    shape = _shape(config, device)
+    return shape.size * max(4 * shape.hidden + 2 * shape.width, 2 * shape.joint + 3 * shape.width)
+
+
+def of_head(config: RunConfig, tokens: int, device: str) -> int:
+    """Return what the head has beside what it keeps of each token [bytes]: a chunk of logits, its weight's gradient."""
+    vocabulary, shape = config.data.vocab_size, _shape(config, device)
+    return min(CHUNK_BYTES[device], 4 * vocabulary * tokens) + 4 * vocabulary * shape.width
+
+
+def _shape(config: RunConfig, device: str) -> Shape:
+    model, precision = config.model, config.precision.name
+    each, size = head_dim(model), 4 if precision == "fp32" else 2
+    reference = device == "cpu"
+    return Shape(
+        width=model.width,
+        keys=kv_heads(model) * each,
+        hidden=mlp_width(model),
+        heads=model.width // each,
+        size=size,
+        padded=1.0 if reference else -(-each // 8) * 8 / each,
+        qk_norm=model.qk_norm,
+        turned=model.position == "rope",
+        reference=reference,
+        fp8=precision == "fp8",
+        scores=_scores(config, size, reference),
+    )
+
+
+def _scores(config: RunConfig, size: int, reference: bool) -> int:
+    """Return what attention keeps of each token beside its result: scores as a whole, keys repeated, a mask, a bias."""
+    model, length = config.model, config.data.sequence_length
+    heads = model.width // head_dim(model)
+    shared = heads != kv_heads(model)
+    masked = bool(model.window) or config.data.packing != "concatenate"
+    flexible = masked or bool(model.attention_softcap) or model.position == "alibi"
+    repeated = 2 * size * (heads - kv_heads(model)) * head_dim(model)
+    if reference and model.attention_softcap:
+        return 10 * heads * length + repeated
+    if reference:  # one for all sequences of a micro-batch, which may be a single one
+        return size * length * (heads if model.position == "alibi" else int(masked))
+    # In fp32 torch's kernels for CUDA take no shared key/value heads, and scores are made by the formula.
+    return 8 * heads * length + repeated if size == 4 and shared and not flexible else 0
