@@ -82,6 +82,7 @@ class SourceConfig:
     text_column: str = key("text", "column (parquet) or field (jsonl) that holds the text")
     max_bytes: int | None = key(None, "stop after this much text [bytes]; null: all of it")
     prompt_column: str | None = key(None, "column or field of the prompt, which the loss does not count", former=None)
+    extensions: tuple[str, ...] = key((), "files of the folder that are text, as data.extensions", former=())
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,12 @@ class DataConfig:
     sequence_length: int = key(128, "training sequence length [tokens]")
     fingerprint: str | None = key(None, "first 12 hex digits of the manifest's hash; null: read when frozen")
     prompt_column: str | None = key(None, "column or field of the prompt, which the loss does not count", former=None)
+    extensions: tuple[str, ...] = key(
+        (),
+        "files of the source's folder that are text, as [.c,.h,.rs,.jsonl.zst]; empty: .txt, .md, .py, .rst, .jsonl "
+        "(.gz, .zst) and .parquet",
+        former=(),
+    )
 
 
 @dataclass(frozen=True)

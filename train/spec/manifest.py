@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from train.spec.config import DataConfig
+from train.spec.extensions import canonical
 from train.spec.from_mapping import read
 
 FORMAT = 1
@@ -115,6 +116,7 @@ class SourceSettings:
     text_column: str
     max_bytes: int | None
     prompt_column: str | None = None
+    extensions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class Settings:
     tokenizer_from: str | None = None
     sources: tuple[SourceSettings, ...] = ()
     prompt_column: str | None = None
+    extensions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,13 +174,16 @@ class Manifest:
         return json.dumps(_plain(self), indent=1) + "\n"
 
 
-_LATER = ("mask", "prompt_column")
+_LATER = ("mask", "prompt_column", "extensions")
 """Fields that came later: a corpus without them is written, and named by its fingerprint, as it was before them."""
 
 
 def _plain(instance: Any) -> dict[str, Any]:
-    """Return a dataclass as plain values, without later fields that are None."""
-    return asdict(instance, dict_factory=lambda pairs: {k: v for k, v in pairs if v is not None or k not in _LATER})
+    """Return a dataclass as plain values, without later fields that are None or empty."""
+    return asdict(
+        instance,
+        dict_factory=lambda pairs: {name: one for name, one in pairs if name not in _LATER or one not in (None, ())},
+    )
 
 
 def token_bytes(vocab_size: int) -> int:
@@ -232,10 +238,18 @@ def settings_of(config: DataConfig) -> Settings:
         max_bytes=config.max_bytes,
         tokenizer_from=config.tokenizer_from,
         sources=tuple(
-            SourceSettings(one.name, _absolute(one.source), one.text_column, one.max_bytes, one.prompt_column)
-            for one in config.sources
+            SourceSettings(
+                one.name,
+                _absolute(one.source),
+                one.text_column,
+                one.max_bytes,
+                one.prompt_column,
+                canonical(one.extensions, one.source, f"data.sources.{place}.extensions"),
+            )
+            for place, one in enumerate(config.sources)
         ),
         prompt_column=config.prompt_column,
+        extensions=canonical(config.extensions, config.source),
     )
 
 
@@ -257,6 +271,7 @@ def sources_of(config: DataConfig) -> tuple[DataConfig, ...]:
             text_column=one.text_column,
             max_bytes=one.max_bytes,
             prompt_column=one.prompt_column,
+            extensions=one.extensions,
             tokenizer_from=tokenizer_from,
             sources=(),
         )

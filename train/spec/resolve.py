@@ -9,6 +9,7 @@ from train.spec import mesh, recipe, scaling_rules
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token, params
 from train.spec.decoder import resolve_model
+from train.spec.extensions import canonical
 from train.spec.manifest import BYTES_VOCABULARY, LARGEST_VOCABULARY
 from train.spec.pipeline_layout import fitting_stages
 
@@ -66,6 +67,14 @@ def _resolve_data(data: DataConfig) -> DataConfig:
             )
         if not re.fullmatch(r"[\w.-]+", source.name):
             raise ValueError(f"data.sources: name={source.name!r} is not allowed: letters, digits and . _ - only")
+    data = replace(
+        data,
+        extensions=canonical(data.extensions, data.source),
+        sources=tuple(
+            replace(one, extensions=canonical(one.extensions, one.source, f"data.sources.{place}.extensions"))
+            for place, one in enumerate(data.sources)
+        ),
+    )
     if data.tokenizer == "bytes" and data.vocab_size != BYTES_VOCABULARY:
         return replace(data, vocab_size=BYTES_VOCABULARY)
     if data.vocab_size > LARGEST_VOCABULARY:

@@ -14,11 +14,13 @@ from train.data.corpus.parts import parts_of
 from train.data.corpus.readers import Columns
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
 from train.data.corpus.spool import Choice, Spooled, SpoolTask, choose, spool
+from train.data.corpus.tally import LISTED, Tally
 from train.data.corpus.tokenizer import FILE as TOKENIZER_FILE
 from train.data.corpus.tokenizer import describe, sample, separator_of, train_bpe
 from train.data.corpus.workers import Workers
 from train.data.corpus.write_shards import plan, to_disk, write
 from train.spec.config import DataConfig
+from train.spec.extensions import canonical
 from train.spec.manifest import (
     FILE,
     FORMAT,
@@ -34,8 +36,6 @@ from train.spec.manifest import (
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-SKIPPED_LISTED = 100
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, 
     for made in (job.folder, job.spools):
         made.mkdir()
     progress("listing files", 0.0)
-    listing = list_environment() if config.source is None else list_folder(config.source)
+    listing = _listed(config)
     spools = _read(job, listing)
     choice = choose(spools, config.validation_fraction, config.max_bytes)
     _check_choice(config, choice, spools)
@@ -114,6 +114,12 @@ def _masked_bytes(shards: Iterable[Shard]) -> int:
     return sum(shard.mask.bytes for shard in shards if shard.mask is not None)
 
 
+def _listed(config: DataConfig) -> Listing:
+    if config.source is None:
+        return list_environment()
+    return list_folder(config.source, canonical(config.extensions, config.source))
+
+
 def _read(job: _Job, listing: Listing) -> list[Spooled]:
     """Read all files into spools; ValueError when not one document can be used."""
     config = job.config
@@ -124,11 +130,11 @@ def _read(job: _Job, listing: Listing) -> list[Spooled]:
     ]
     spools = job.run("reading", spool, tasks)
     if not any(s.sizes for s in spools):
-        broken = [b for s in spools for b in s.broken]
-        first = f"the first is {broken[0].file}: {broken[0].why}" if broken else "there is no text in them"
+        broken = _tallied(s.broken for s in spools)
+        first = f"the first is {broken.first[0].file}: {broken.first[0].why}" if broken.total else "no text is in them"
         raise ValueError(
             f"data.source={as_yaml(config.source)}: none of its {len(listing.files)} files can be used "
-            f"({len(broken)} broken documents); {first}"
+            f"({broken.total} broken documents); {first}"
         )
     return spools
 
@@ -170,11 +176,18 @@ def _encode(job: _Job, choice: Choice, tokenizer: str | None, separator: int) ->
 
 def _skipped(listing: Listing, spools: Sequence[Spooled], choice: Choice) -> tuple[tuple[Skipped, ...], dict[str, int]]:
     """Return the first documents left out, broken ones before the others, and the count of all by reason."""
-    broken = sorted((b for s in spools for b in s.broken), key=lambda one: one.file)
-    others = sorted([*listing.skipped, *(o for s in spools for o in s.left_out)], key=lambda one: one.file)
-    counts = Counter("broken" for _ in broken) + Counter(one.why for one in others)
+    broken = _tallied(s.broken for s in spools)
+    others = _tallied([listing.skipped, *(s.left_out for s in spools)])
+    counts = Counter({"broken": broken.total}) + others.counts
     counts += Counter({"duplicate": choice.duplicates, "over data.max_bytes": choice.over_max_bytes})
-    return tuple([*broken, *others][:SKIPPED_LISTED]), dict(sorted(counts.items()))
+    return tuple([*broken.first, *others.first][:LISTED]), dict(sorted(counts.items()))
+
+
+def _tallied(tallies: Iterable[Tally]) -> Tally:
+    found = Tally()
+    for one in tallies:
+        found.add_all(one)
+    return found
 
 
 def _names_to_disk(folder: Path) -> None:

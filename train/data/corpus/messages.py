@@ -23,4 +23,6 @@ def too_short(split: str, tokens: int, config: DataConfig) -> str:
 
 def as_yaml(value: object) -> str:
     """Return a value as YAML writes it."""
+    if isinstance(value, tuple):
+        return f"[{','.join(map(as_yaml, value))}]"
     return "null" if value is None else str(value)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.data.corpus.parts import Part
-from train.data.corpus.source_files import SourceFile
+from train.data.corpus.walk import SourceFile
+from train.spec.extensions import CONTAINERS, kind_of
 
 _BLOCK = 1 << 20
 
@@ -56,16 +57,21 @@ def documents(file: SourceFile, columns: Columns) -> Iterator[Raw]:
     Raises ValueError, naming the file, when a container is damaged or has no text in a column: then an unknown number
     of documents is lost. A single broken document is yielded as such.
     """
-    lower = file.path.lower()
-    if lower.endswith(".parquet"):
+    kind = _kind(file)
+    if kind == ".parquet":
         yield from _parquet(file, columns)
-    elif lower.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst")):
+    elif kind in CONTAINERS:
         yield from _jsonl(file, columns)
     else:
         try:
             yield Raw(file.name, Path(file.path).read_bytes())
         except OSError as error:
             yield Raw(file.name, b"", f"cannot be read: {error.strerror}")
+
+
+def _kind(file: SourceFile) -> str | None:
+    """Return the extension by which a file is read; that of a link is its own, not that of what it leads to."""
+    return file.kind or kind_of(file.path, CONTAINERS)
 
 
 def _jsonl(file: SourceFile, columns: Columns) -> Iterator[Raw]:
@@ -117,13 +123,13 @@ def _of_segments(name: str, column: str, segments: list[Any]) -> Raw:
 
 
 def _lines(file: SourceFile) -> Iterator[bytes]:
-    lower = file.path.lower()
+    kind = _kind(file)
     try:
         with Path(file.path).open("rb") as stream:
-            if lower.endswith(".gz"):
+            if kind == ".jsonl.gz":
                 with gzip.open(stream) as unpacked:
                     yield from unpacked
-            elif lower.endswith(".zst"):
+            elif kind == ".jsonl.zst":
                 yield from _zstd_lines(stream)
             else:
                 yield from stream

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from train.data.corpus.clean import left_out_by_path
-from train.spec.manifest import Skipped
+from train.data.corpus.tally import Tally
+from train.data.corpus.walk import SourceFile, walk
+from train.spec.extensions import DEFAULT, PLAIN, kind_of
 
-PLAIN = (".txt", ".md", ".py", ".rst")
-CONTAINERS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
 CHUNK_BYTES = 8 << 20
 CHUNKS = 512
-
-_NOT_ENTERED = ("__pycache__", "site-packages", "dist-packages")
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file to read: its name in reports (relative, with /), its path and its size [bytes]."""
-
-    name: str
-    path: str
-    size: int
 
 
 @dataclass(frozen=True)
@@ -36,7 +25,7 @@ class Listing:
 
     description: str
     files: tuple[SourceFile, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: Tally
 
 
 def list_environment() -> Listing:
@@ -47,53 +36,64 @@ def list_environment() -> Listing:
     roots = {"stdlib": sysconfig.get_path("stdlib")}
     roots |= {"site-packages": sysconfig.get_path("purelib"), "platlib": sysconfig.get_path("platlib")}
     ours = str(Path(__file__).resolve().parents[2])
-    files, skipped, seen = [], [], set[str]()
+    files, skipped, seen = [], Tally(), set[str]()
     for label, root in roots.items():
         resolved = str(Path(root).resolve())
         if resolved in seen or not Path(resolved).is_dir():
             continue
         seen.add(resolved)
-        for file in _walk(resolved):
-            if not file.name.endswith(PLAIN):
-                continue
+        for file in walk(resolved, _environment_kind, lambda name, why: None, follow=False):
             if resolved == ours and _is_this_project(file.name):
                 continue
             why = left_out_by_path(file.name)
             name = f"{label}/{file.name}"
             if why:
-                skipped.append(Skipped(name, why))
+                skipped.add(name, why)
             else:
-                files.append(SourceFile(name, file.path, file.size))
+                files.append(replace(file, name=name))
     description = f"sources of {platform.python_implementation()} {platform.python_version()} and its site-packages"
     if not files:
         raise ValueError(
             f"data.source=null: no .py, .md, .rst or .txt file under {', '.join(sorted(seen)) or sys.prefix}: "
             "name a folder of text with data.source"
         )
-    return Listing(description, tuple(sorted(files, key=_name)), tuple(skipped))
+    return Listing(description, tuple(sorted(files, key=_name)), skipped)
 
 
-def list_folder(source: str) -> Listing:
+def list_folder(source: str, extensions: Sequence[str] = ()) -> Listing:
     """Return the text files of a folder and its subfolders; hidden ones (a leading dot) are not looked at.
 
-    Raises ValueError that names data.source when the folder is missing, not a folder, or holds no text.
+    Links are followed, also out of the folder; what they reach twice is read once. extensions: of text files, as
+    `train.spec.extensions.canonical` gives them. Raises ValueError that names data.source when the folder is missing,
+    not a folder, or holds no text.
     """
     folder = Path(source).expanduser()
-    allowed = ", ".join(PLAIN + CONTAINERS)
+    extensions = extensions or DEFAULT
+    allowed = ", ".join(extensions)
     if not folder.exists():
         raise ValueError(f"data.source={source}: there is no such folder; name a folder of {allowed} files")
     if not folder.is_dir():
         raise ValueError(f"data.source={source}: this is a file; name the folder that holds it")
-    files, skipped = [], []
-    for file in _walk(str(folder.resolve())):
-        if file.name.lower().endswith(PLAIN + CONTAINERS):
-            files.append(file)
-        else:
-            skipped.append(Skipped(file.name, "not a text file by its name"))
-    if not files:
-        other = f" ({len(skipped)} other files are there)" if skipped else ""
+    skipped = Tally()
+    found = list(walk(str(folder.resolve()), partial(kind_of, extensions=extensions), skipped.add, follow=True))
+    if not found:
+        other = f" ({skipped.total} others are there; data.extensions says which are text)" if skipped.total else ""
         raise ValueError(f"data.source={source}: no file of {allowed} in this folder{other}")
-    return Listing(str(folder.resolve()), tuple(sorted(files, key=_name)), tuple(skipped))
+    files = tuple(_once(sorted(found, key=_name), skipped))
+    return Listing(str(folder.resolve()), files, skipped)
+
+
+def _once(files: Iterable[SourceFile], skipped: Tally) -> Iterator[SourceFile]:
+    """Yield files without the links to those that are read anyway."""
+    files = list(files)
+    taken = {file.path for file in files if not file.linked} if any(file.linked for file in files) else set[str]()
+    for file in files:
+        if file.linked and file.path in taken:
+            skipped.add(file.name, "a link to a file that is read already")
+            continue
+        if file.linked:
+            taken.add(file.path)
+        yield file
 
 
 def chunked(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
@@ -111,18 +111,8 @@ def chunked(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
         yield tuple(group)
 
 
-def _walk(root: str) -> Iterator[SourceFile]:
-    for parent, folders, names in os.walk(root):
-        folders[:] = [f for f in folders if not f.startswith(".") and f not in _NOT_ENTERED]
-        for name in names:
-            if name.startswith("."):
-                continue
-            path = os.path.join(parent, name)  # noqa: PTH118 -- 30,000 Path objects cost half a second
-            try:
-                size = os.stat(path).st_size  # noqa: PTH116
-            except OSError:  # a dangling link: reading it would be counted as broken, with its reason
-                size = 0
-            yield SourceFile(path[len(root) + 1 :].replace(os.sep, "/"), path, size)
+def _environment_kind(name: str) -> str | None:
+    return next((one for one in PLAIN if name.endswith(one)), None)
 
 
 def _is_this_project(name: str) -> bool:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from train.data.corpus.clean import digest, left_out_by_content, normalised
 from train.data.corpus.parts import joined
 from train.data.corpus.readers import Columns, documents
-from train.data.corpus.source_files import SourceFile
-from train.spec.manifest import Skipped
+from train.data.corpus.tally import Tally
+from train.data.corpus.walk import SourceFile
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
@@ -42,8 +42,8 @@ class Spooled:
     path: Path
     digests: bytes
     sizes: tuple[int, ...]
-    broken: tuple[Skipped, ...]
-    left_out: tuple[Skipped, ...]
+    broken: Tally
+    left_out: Tally
 
 
 @dataclass(frozen=True)
@@ -84,29 +84,29 @@ class Choice:
 def spool(task: SpoolTask) -> Spooled:
     """Read the files of `task` into its spool file. Raises ValueError when a container is damaged."""
     digests, sizes = bytearray(), []
-    broken, left_out = [], []
+    broken, left_out = Tally(), Tally()
     with task.path.open("wb", buffering=1 << 20) as stream:
         for file in task.files:
             for raw in documents(file, task.columns):
                 if raw.broken is not None:
-                    broken.append(Skipped(raw.name, raw.broken))
+                    broken.add(raw.name, raw.broken)
                     continue
                 try:
                     text = joined(raw.parts) if raw.parts else normalised(raw.content)
                 except UnicodeDecodeError as error:
-                    broken.append(Skipped(raw.name, f"not UTF-8 (byte {error.start})"))
+                    broken.add(raw.name, f"not UTF-8 (byte {error.start})")
                     continue
                 except ValueError as error:
-                    broken.append(Skipped(raw.name, str(error)))
+                    broken.add(raw.name, str(error))
                     continue
                 why = "empty" if not text else left_out_by_content(text) if task.rules else None
                 if why:
-                    left_out.append(Skipped(raw.name, why))
+                    left_out.add(raw.name, why)
                     continue
                 stream.write(text)
                 digests += digest(text)
                 sizes.append(len(text))
-    return Spooled(task.path, bytes(digests), tuple(sizes), tuple(broken), tuple(left_out))
+    return Spooled(task.path, bytes(digests), tuple(sizes), broken, left_out)
 
 
 def choose(spools: Sequence[Spooled], validation_fraction: float, max_bytes: int | None) -> Choice:

@@ -95,6 +95,23 @@ def test_workers_places_and_file_names_do_not_matter(
     assert again.source != read_manifest(one).source
 
 
+def test_a_corpus_is_what_earlier_versions_made_of_the_same_text(texts: Path, small: Make, tmp_path: Path) -> None:
+    folder = prepare(small(texts, tokenizer="bytes", vocab_size=257), tmp_path, workers=1)
+    assert read_manifest(folder).fingerprint == "8b0e2d872af4"
+    assert "extensions" not in (folder / "manifest.json").read_text()
+
+
+def test_only_files_of_the_extensions_are_read(texts: Path, small: Make, tmp_path: Path) -> None:
+    manifest = read_manifest(prepare(small(texts, extensions=("PY", ".rs")), tmp_path, workers=1))
+    assert manifest.settings.extensions == (".py", ".rs")
+    assert manifest.skipped_counts == {"not a text file by its name": 30}
+    assert sum(split.documents for split in manifest.splits.values()) == 30
+    again = prepare(small(texts, extensions=(".rs", ".py")), tmp_path)
+    assert read_manifest(again) == manifest
+    with pytest.raises(ValueError, match=r"data\.extensions=\[\.py,\.rs\] there, \[\.c\] here"):
+        prepare(small(texts, extensions=(".c",)), tmp_path)
+
+
 def test_other_text_has_another_fingerprint(texts: Path, prepared: Path, small: Make, tmp_path: Path) -> None:
     source = Path(shutil.copytree(texts, tmp_path / "texts"))
     (source / "one_more.txt").write_text("one more document, held out or not\n", "utf-8")

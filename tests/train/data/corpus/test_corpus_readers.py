@@ -10,7 +10,9 @@ import pytest
 import zstandard
 
 from train.data.corpus.readers import Columns, Raw, documents
-from train.data.corpus.source_files import SourceFile, chunked, list_environment, list_folder
+from train.data.corpus.source_files import chunked, list_environment, list_folder
+from train.data.corpus.walk import SourceFile
+from train.spec.extensions import canonical
 
 RECORDS = [{"text": f"número {n}\n" * 50, "id": n} for n in range(200)]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
@@ -120,7 +122,21 @@ def test_listing_a_folder(tmp_path: Path) -> None:
         _write(tmp_path / name, b"x")
     listing = list_folder(str(tmp_path))
     assert [file.name for file in listing.files] == ["a.PY", "b.txt", "sub/c.jsonl.zst"]
-    assert [(one.file, one.why) for one in listing.skipped] == [("e.pdf", "not a text file by its name")]
+    assert [file.kind for file in listing.files] == [".py", ".txt", ".jsonl.zst"]
+    assert [(one.file, one.why) for one in listing.skipped.first] == [("e.pdf", "not a text file by its name")]
+
+
+def test_a_folder_of_mixed_kinds_by_extension(tmp_path: Path) -> None:
+    (tmp_path / "drivers").mkdir()
+    names = ("drivers/a.c", "drivers/b.H", "c.rs", "d.py", "e.jsonl.zst", "f.jsonl", "g.tar.c", "c", "README.md")
+    for name in names:
+        _write(tmp_path / name, b"x")
+    listing = list_folder(str(tmp_path), canonical([".c", "h", ".jsonl.zst"], str(tmp_path)))
+    assert [file.name for file in listing.files] == ["drivers/a.c", "drivers/b.H", "e.jsonl.zst", "g.tar.c"]
+    assert [file.kind for file in listing.files] == [".c", ".h", ".jsonl.zst", ".c"]
+    assert listing.skipped.counts == {"not a text file by its name": 5}
+    with pytest.raises(ValueError, match=r"no file of \.go in this folder \(9 others are there; data\.extensions says"):
+        list_folder(str(tmp_path), (".go",))
 
 
 def test_bad_folders(tmp_path: Path) -> None:
@@ -132,7 +148,7 @@ def test_bad_folders(tmp_path: Path) -> None:
         (tmp_path / "none", "there is no such folder"),
         (file, "this is a file; name the folder"),
         (tmp_path / "empty", r"no file of \.txt, .*\.parquet in this folder$"),
-        (tmp_path / "pdf", r"in this folder \(1 other files are there\)"),
+        (tmp_path / "pdf", r"in this folder \(1 others are there; data\.extensions says which are text\)"),
     ):
         with pytest.raises(ValueError, match=rf"data\.source={path}: .*{words}"):
             list_folder(str(path))
