@@ -14,6 +14,7 @@ from train.data.dataset import open_training
 from train.data.validation import ValidationSet, open_validation
 from train.memory.activation_budget import Filler
 from train.memory.activation_checkpointing import wrap
+from train.memory.micro_batch import micro_batch_of
 from train.memory.optimizer_offload import OffloadedState
 from train.model.init import initialise
 from train.optim.build import make_optimizer
@@ -28,10 +29,8 @@ from train.precision.policy import formats
 from train.runtime import sdpa_backends
 from train.runtime.compile import compile_blocks, use_cache
 from train.runtime.distributed import World
-from train.runtime.malloc import even
 from train.spec import mesh as layout
 from train.spec.config import RunConfig
-from train.spec.footprint import micro_batch_sequences
 from train.spec.manifest import Manifest, folder, read_manifest
 from train.state import TrainState
 
@@ -87,17 +86,16 @@ def build_model(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill 
     sdpa_backends.prefer(device)
     torch.manual_seed(config.seed * 1_000_003 + mesh.world.rank)
     parts = make_parts(config, mesh, device, fill or _fill(config))
-    length = config.data.sequence_length
-    micro = config.parallel.micro_batch_sequences or micro_batch_sequences(config, mesh.axes, device.type)
     assert config.batch.tokens is not None
-    micro = even(mesh.most(config.batch.tokens // length), micro)
+    share = mesh.most(config.batch.tokens // config.data.sequence_length)
+    micro = micro_batch_of(config, mesh.axes, share, device, mesh.world.least_)
     return ParallelModel(
         parts,
         mesh,
         device,
         micro,
         formats(config.precision),
-        pipeline=_pipeline(config, mesh, parts, device, micro) if mesh.axes.pp > 1 else None,
+        pipeline=_pipeline(config, mesh, parts, device, micro.size) if mesh.axes.pp > 1 else None,
         filler=_filler(config, mesh, parts, device) if config.memory.checkpointing == "budget" else None,
     )
 

@@ -176,9 +176,12 @@ class Trainer:
             sequences = self.data.loader.next_sequences()
             tokens = sequences * config.data.sequence_length
             batch = self.data.loader.next_batch()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         with self.compilation.step():
-            loss = self.mesh.sum_losses_(self.forward_backward(batch, self.clock))
+            loss = self.model.micro_batch.fitted(
+                partial(self.forward_backward, batch, self.clock), self._forget_gradients
+            )
+            loss = self.mesh.sum_losses_(loss)
         weights = [weight for _, weight in self.model.named_parameters()]
         with self.clock.phase("optimizer"):
             if self.scaler.enabled:
@@ -196,10 +199,14 @@ class Trainer:
             self.history.update(skip)
             if watch is not None:
                 watch.updated()
+        self.model.micro_batch.after_step()
         if self.model.filler is not None:
             self.model.filler.after_step()
         state.step, state.sequences, state.tokens = state.step + 1, state.sequences + sequences, state.tokens + tokens
         return loss, norm
+
+    def _forget_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
 
     def forward_backward(self, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
         """Accumulate the gradients of this rank's `batch` of a global batch; return its part of the mean loss.

@@ -1,6 +1,7 @@
 """Memory: the allocator, the micro-batch, what is kept for the backward pass, what waits on the CPU."""
 
-from train.runtime.malloc import even, keep_freed_memory
+from train.runtime.malloc import keep_freed_memory
 from train.spec.footprint import micro_batch_sequences
+from train.spec.micro_batch import even
 
 __all__ = ["even", "keep_freed_memory", "micro_batch_sequences"]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from train.data.batch import Batch
 from train.memory.activation_budget import Filler
+from train.memory.micro_batch import MicroBatch
 from train.model.transformer import Transformer
 from train.parallel.mesh import Mesh
 from train.parallel.model_part import ModelPart
@@ -25,17 +26,22 @@ if TYPE_CHECKING:
 class ParallelModel:
     """This rank's parts, one unless there is a pipeline, whose stages they are then.
 
-    micro: most sequences of a micro-batch. formats: which number format is used where. filler: chooses in the first
-    steps what is kept for the backward pass.
+    micro_batch: how many sequences go through at once. formats: which number format is used where. filler: chooses in
+    the first steps what is kept for the backward pass.
     """
 
     parts: tuple[ModelPart, ...]
     mesh: Mesh
     device: torch.device
-    micro: int
+    micro_batch: MicroBatch
     formats: Formats
     pipeline: Pipeline | None = None
     filler: Filler | None = None
+
+    @property
+    def micro(self) -> int:
+        """The most sequences of a micro-batch."""
+        return self.micro_batch.size
 
     @property
     def whole(self) -> Transformer:

@@ -1,4 +1,4 @@
-"""Memory on a CPU: what the allocator does with a freed tensor, and how equal micro-batches are."""
+"""Memory on a CPU: what the allocator does with a freed tensor."""
 
 from __future__ import annotations
 
@@ -19,8 +19,3 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, _KEEP)) and bool(mallopt(_M_MMAP_THRESHOLD, _KEEP))
-
-
-def even(sequences: int, most: int) -> int:
-    """Return the size of equal micro-batches, at most `most`, that `sequences` make with the fewest and emptiest."""
-    return -(-sequences // -(-sequences // most))

@@ -291,7 +291,7 @@ class ParallelConfig:
         None, "micro-batches per pipeline pass, further ones are accumulated in turn; null: all of a step"
     )
     micro_batch_sequences: int | None = key(
-        None, "sequences per forward pass and rank; null: derived for 8 GiB of activations on a GPU, 1 GiB on a CPU"
+        None, "sequences per forward pass and rank; null: all that a GPU's memory holds, or 1 GiB of it on a CPU"
     )
 
 

@@ -113,13 +113,13 @@ def _activations(config: RunConfig, axes: Axes, device: str) -> int:
         count = -(-share // sequences)
         together = min(count, parallel.pp_micro_batches or count)
         waiting = waiting_passes(parallel, micro_batches(parallel, together))
-    kept, once = _per_token(config, axes, device)
+    kept, once = of_a_token(config, axes, device)
     tokens = sequences * length
     return int(tokens * (waiting * kept + once)) + activations.of_head(config, tokens // axes.cp, device) // axes.tp
 
 
-def _per_token(config: RunConfig, axes: Axes, device: str) -> tuple[float, float]:
-    """Return bytes of each token on a rank: those of each micro-batch that waits, and those of the one at work."""
+def of_a_token(config: RunConfig, axes: Axes, device: str) -> tuple[float, float]:
+    """Return bytes of each token on a rank: of each micro-batch that waits, and of the one at work besides."""
     layers, memory = -(-config.model.layers // axes.pp), config.memory
     whole = activations.block(config, device).on(axes)
     cut = axes.tp * axes.cp
@@ -151,4 +151,4 @@ def micro_batch_sequences(config: RunConfig, axes: Axes, device: str) -> int:
     if device == "cpu":
         per_token = CPU_BYTES_PER_TOKEN * config.model.width * config.model.layers
         return max(1, min(ACTIVATION_BYTES["cpu"] // per_token, CPU_TOKENS) // length)
-    return max(1, int(ACTIVATION_BYTES[device] // sum(_per_token(config, axes, device))) // length)
+    return max(1, int(ACTIVATION_BYTES[device] // sum(of_a_token(config, axes, device))) // length)

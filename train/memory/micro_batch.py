@@ -1,0 +1,212 @@
+"""The micro-batch of a run: chosen for the GPU's memory, made smaller where that runs out, remembered for later runs.
+
+What was found lies beside the compiled code, one small file for each shape of run and kind of GPU, so that the next
+job of a study need not find it again. Nothing of a run's numbers depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import getpass
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from train.runtime.console import say
+from train.spec import micro_batch as decide
+from train.spec.config import RunConfig
+from train.spec.footprint import micro_batch_sequences
+from train.spec.mesh import Axes
+from train.spec.micro_batch import Seen, even
+
+T = TypeVar("T")
+Agree = Callable[[torch.Tensor], torch.Tensor]
+"""Replaces a tensor by its minimum over all ranks and returns it."""
+MEASURED_STEP = 2
+"""The step after which memory is measured: the first one makes the optimizer's moments."""
+
+
+class Memory(Protocol):
+    """What is asked of a GPU's memory; all numbers are bytes."""
+
+    name: str
+    """The kind of GPU."""
+
+    def room(self) -> int:
+        """Return what this process has and what is free."""
+
+    def peak(self) -> int:
+        """Return the most that tensors took so far, beside what they take now."""
+
+    def recording(self) -> bool:
+        """Say whether work is recorded for a CUDA graph, where nothing can be done anew."""
+
+    def release(self) -> None:
+        """Give back what no tensor holds any more."""
+
+
+class Gpu:
+    """The memory of a CUDA device, as torch sees it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        found = torch.cuda.get_device_properties(device)
+        self.name = f"{found.name}, {found.total_memory >> 20} MiB"
+
+    def room(self) -> int:
+        """Return what this process has and what is free [bytes]."""
+        return torch.cuda.mem_get_info(self._device)[0] + torch.cuda.memory_reserved(self._device)
+
+    def peak(self) -> int:
+        """Return the most that tensors took so far, beside what they take now [bytes]."""
+        return torch.cuda.max_memory_allocated(self._device) - torch.cuda.memory_allocated(self._device)
+
+    def recording(self) -> bool:
+        """Say whether work is recorded for a CUDA graph."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def release(self) -> None:
+        """Give back what no tensor holds any more."""
+        gc.collect()  # a failed pass leaves cycles of frames and graph nodes, which hold activations
+        torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What runs of one shape found, in a file."""
+
+    path: Path
+
+    def read(self) -> Seen | None:
+        """Return what was found; None where there is nothing, or nothing that can be read."""
+        try:
+            return decide.read(json.loads(self.path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    def write(self, seen: Seen) -> None:
+        """Keep what was found, if that can be."""
+        staged = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            staged.write_text(json.dumps(asdict(seen)) + "\n", encoding="utf-8")
+            staged.replace(self.path)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a micro-batch is fitted to: a GPU's memory, notes, a rank's share of a step [sequences].
+
+    alone: there are no other ranks. compiled: blocks are, so that another size is compiled anew. replayed: as CUDA
+    graphs, whose memory is theirs.
+    """
+
+    memory: Memory
+    notes: Notes
+    share: int
+    alone: bool = True
+    compiled: bool = False
+    replayed: bool = False
+
+
+class MicroBatch:
+    """The most sequences that go through the model at once, `size`."""
+
+    def __init__(self, size: int, watched: Watched | None = None) -> None:
+        """`watched`: what it may still be fitted to; None: it stays what it is."""
+        self.size = size
+        self._watched = watched
+        self._steps = 0
+
+    def fitted(self, attempt: Callable[[], T], anew: Callable[[], None]) -> T:
+        """Return what `attempt` returns: forward and backward passes of a step, in micro-batches of `size`.
+
+        Where memory runs out, gradients are begun `anew` and it is called again with smaller ones. Not where ranks wait
+        for each other in the middle of it: their next job begins smaller. torch.OutOfMemoryError where nothing helps.
+        """
+        context: contextlib.AbstractContextManager[Any] = nullcontext()
+        while True:
+            try:
+                with context:
+                    return attempt()
+            except torch.OutOfMemoryError as error:
+                if not self._shrinks(error):
+                    raise
+            # Out of the handler, whose exception holds the frames of the pass and so its tensors.
+            anew()
+            assert self._watched is not None
+            self._watched.memory.release()
+            context = torch.compiler.set_stance("default") if self._watched.compiled else nullcontext()
+
+    def after_step(self) -> None:
+        """Note what micro-batches took, once they can be measured, where a step is cut for want of memory."""
+        self._steps += 1
+        watched = self._watched
+        if watched is None or self._steps != MEASURED_STEP or self.size >= watched.share:
+            return
+        each = watched.memory.peak() // self.size
+        watched.notes.write(decide.ran(watched.notes.read(), self.size, each))
+
+    def _shrinks(self, error: torch.OutOfMemoryError) -> bool:
+        """Remember that `size` was too large; go to a smaller one, if there is one and the pass can be done again."""
+        watched = self._watched
+        if watched is None or watched.memory.recording():
+            return False
+        next_size = decide.smaller(watched.share, self.size)
+        watched.notes.write(decide.failed(watched.notes.read(), self.size, watched.memory.room()))
+        if next_size is None or not watched.alone or watched.replayed:
+            if next_size is not None:
+                error.add_note(f"micro-batches of {self.size} sequences do not fit: the next job takes smaller ones")
+            return False
+        say(f"micro-batches of {self.size} sequences do not fit the GPU: going on with {next_size}")
+        self.size = next_size
+        return True
+
+
+def micro_batch_of(config: RunConfig, axes: Axes, share: int, device: torch.device, agree: Agree) -> MicroBatch:
+    """Return the micro-batch of a run, whose fullest rank has `share` sequences of a step: as its config says, or made.
+
+    On a GPU it is as large as memory allows; in a pipeline, which wants several, and on a CPU as planned.
+    """
+    given = config.parallel.micro_batch_sequences
+    if given is not None:
+        return MicroBatch(even(share, given))
+    if device.type != "cuda" or axes.pp > 1:
+        return MicroBatch(even(share, micro_batch_sequences(config, axes, device.type)))
+    memory = Gpu(device)
+    notes = Notes(folder(os.environ) / f"{key_of(config, axes, memory.name)}.json")
+    watched = Watched(
+        memory, notes, share,
+        alone=axes.size == 1, compiled=bool(config.compile.blocks), replayed=config.compile.cuda_graphs,
+    )  # fmt: skip
+    return MicroBatch(chosen(config, axes, watched, agree), watched)
+
+
+def chosen(config: RunConfig, axes: Axes, watched: Watched, agree: Agree) -> int:
+    """Return the size to begin with: what every rank has room for."""
+    if config.memory.checkpointing == "budget":  # which keeps less only where a micro-batch has no room without
+        config = replace(config, memory=replace(config.memory, checkpointing="none"))
+    room, seen = watched.memory.room(), watched.notes.read()
+    mine = decide.most(watched.share, decide.need(config, axes), room, seen)
+    return even(watched.share, int(agree(torch.tensor([mine])).item()))
+
+
+def key_of(config: RunConfig, axes: Axes, gpu: str) -> str:
+    """Return the name of a shape of run on a kind of GPU, with this torch."""
+    shape = {**decide.shape_of(config, axes, gpu), "torch": torch.__version__}
+    return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def folder(environment: Mapping[str, str]) -> Path:
+    """Return where notes lie: with the compiled code (`compile.cache`), or where torch keeps it by default."""
+    place = environment.get("TORCHINDUCTOR_CACHE_DIR")
+    return Path(place or Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}") / "micro_batches"
