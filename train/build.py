@@ -27,7 +27,8 @@ from train.parallel.parallelize import Fill, make_parts
 from train.precision import policy
 from train.precision.policy import formats
 from train.runtime import sdpa_backends
-from train.runtime.compile import compile_blocks, use_cache
+from train.runtime.compile import compile_blocks
+from train.runtime.compile_cache import use_cache
 from train.runtime.distributed import World
 from train.spec import mesh as layout
 from train.spec.config import RunConfig
@@ -82,7 +83,7 @@ def build_data(
 
 def build_model(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill | None = None) -> ParallelModel:
     """Return this rank's part of the model, on the device. `fill` gives the weights other values than the config's."""
-    use_cache(config.compile.cache)
+    use_cache(config.compile)
     sdpa_backends.prefer(device)
     torch.manual_seed(config.seed * 1_000_003 + mesh.world.rank)
     parts = make_parts(config, mesh, device, fill or _fill(config))

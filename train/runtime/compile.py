@@ -1,4 +1,4 @@
-"""torch.compile for the blocks: one graph for all of them, compiled code shared by jobs, no compilation after warm-up.
+"""torch.compile for the blocks: one graph for all of them, no compilation after warm-up.
 
 Blocks, not the model: they are alike, so one compilation serves all, in seconds and whatever the depth. What lies
 between them (embedding, loss, messages of sharded weights) stays as it is.
@@ -6,30 +6,14 @@ between them (embedding, loss, messages of sharded weights) stays as it is.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from train.spec.config import CompileConfig
-
-
-def use_cache(folder: str | None) -> None:
-    """Keep compiled graphs and kernels in `folder`, for this job and later ones; None: torch's own folder.
-
-    Call before the first compilation. Several jobs may use one folder at a time: entries are keyed by what they were
-    compiled from and appear by renaming.
-    """
-    if folder is None:
-        return
-    path = Path(folder).expanduser().absolute()
-    path.mkdir(parents=True, exist_ok=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(path / "inductor")
-    os.environ["TRITON_CACHE_DIR"] = str(path / "triton")
 
 
 def compile_blocks(blocks: Sequence[nn.Module], config: CompileConfig) -> None:

@@ -320,7 +320,11 @@ class CompileConfig:
     """torch.compile, block by block. Not part of a point's key: the arithmetic is the same up to its order."""
 
     blocks: bool = key(False, "compile every block; all of them share one graph")
-    cache: str | None = key(None, "folder of compiled code shared by jobs; null: torch's own, on this machine")
+    cache: str | None = key(
+        None,
+        "folder of compiled code shared by jobs; null: scaling-study/compiled in your cache folder (XDG_CACHE_HOME or "
+        "~/.cache), or torch's own where TORCHINDUCTOR_CACHE_DIR is set or nothing can be locked there",
+    )
     cuda_graphs: bool = key(False, "replay each block as a CUDA graph (shapes are static)")
     warmup_steps: int = key(2, "steps in which graphs may be compiled; compiling later is an error; -1: never an error")
 

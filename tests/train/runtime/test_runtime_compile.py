@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train.memory.activation_checkpointing import SELECTIVE, wrap
-from train.runtime.compile import Compilation, compile_blocks, use_cache
+from train.runtime.compile import Compilation, compile_blocks
 from train.spec.config import CompileConfig
 
 ON = CompileConfig(blocks=True, warmup_steps=1)
@@ -80,16 +77,6 @@ def test_off_means_untouched() -> None:
 def test_an_error_of_the_step_itself_passes_as_it_is() -> None:
     with pytest.raises(RuntimeError, match=r"^shape$"), Compilation(ON).step():
         raise RuntimeError("shape")
-
-
-def test_the_cache_folder_is_told_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        monkeypatch.setenv(name, "elsewhere")
-    use_cache(None)
-    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"
-    use_cache(str(tmp_path / "shared"))
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "shared" / "inductor")
-    assert (tmp_path / "shared").is_dir()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
