@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from train.data.dataloader import DataLoader, RowSource
 from train.data.dataset import open_training
@@ -25,14 +27,18 @@ from train.parallel.model_part import ModelPart
 from train.parallel.parallel_model import ParallelModel
 from train.parallel.parallelize import Fill, make_parts
 from train.precision import policy
+from train.precision.loss_scaler import LossScaler
 from train.precision.policy import formats
 from train.runtime import sdpa_backends
 from train.runtime.compile import compile_blocks
 from train.runtime.compile_cache import use_cache
+from train.runtime.console import say
 from train.runtime.distributed import World
+from train.runtime.step_graph import Compute, StepGraph
 from train.spec import mesh as layout
 from train.spec.config import RunConfig
 from train.spec.manifest import Manifest, folder, read_manifest
+from train.spec.step_graph import obstacle
 from train.state import TrainState
 
 if TYPE_CHECKING:
@@ -96,6 +102,7 @@ def build_model(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill 
         device,
         micro,
         formats(config.precision),
+        one_shape=bool(config.compile.blocks),
         pipeline=_pipeline(config, mesh, parts, device, micro.size) if mesh.axes.pp > 1 else None,
         filler=_filler(config, mesh, parts, device) if config.memory.checkpointing == "budget" else None,
     )
@@ -114,6 +121,28 @@ def build_optimizer(config: RunConfig, model: ParallelModel) -> Optimizer:
     if config.memory.offload == "optimizer":
         OffloadedState(optimizer, model.device)
     return optimizer
+
+
+def build_step_graph(
+    config: RunConfig, model: ParallelModel, optimizer: Optimizer, scaler: LossScaler, compute: Compute
+) -> StepGraph | None:
+    """Return what replays `compute`, all that a step does on the device; None where steps are not replayed.
+
+    ValueError where compile.step_graph=true asks for what cannot be.
+    """
+    wanted, reason = config.compile.step_graph, obstacle(config, model.device.type, model.mesh.world.size)
+    if wanted and reason is not None:
+        raise ValueError(f"compile.step_graph=true is refused: {reason}; use compile.step_graph=null")
+    if reason is not None or wanted is False:
+        return None
+
+    def held() -> Iterator[Tensor]:
+        for _, weight in model.named_parameters():
+            yield weight
+            yield from (value for value in optimizer.state[weight].values() if isinstance(value, Tensor))
+        yield from scaler.tensors
+
+    return StepGraph(compute, held, model.device, say)
 
 
 def _fill(config: RunConfig) -> Fill:

@@ -18,7 +18,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from train.build import build_data, build_mesh, build_model, build_optimizer
+from train.build import build_data, build_mesh, build_model, build_optimizer, build_step_graph
 from train.checkpoint.identity import identity_of
 from train.checkpoint.manager import CheckpointManager
 from train.checkpoint.save import WRITE_SECONDS, SaveError
@@ -44,6 +44,7 @@ from train.runtime.compile import Compilation
 from train.runtime.distributed import World
 from train.runtime.liveness import Liveness
 from train.runtime.signals import StopFlag
+from train.runtime.step_graph import Values
 from train.spec.config import RunConfig
 from train.spec.schedule import learning_rate
 from train.state import TrainState
@@ -100,6 +101,7 @@ class Trainer:
         self.scaler = LossScaler(device, precision.loss_scale, precision.loss_scale_steps, formats.scaled)
         self.history = History(self.model.modules, device, precision.fp8_history, shared=world.size > 1)
         self.compilation = Compilation(config.compile)
+        self.graph = build_step_graph(config, self.model, self.optimizer, self.scaler, self._update)
         self.monitor = Monitor(config)
         self.inspection = Inspection(config.health, world, self.model.named_parameters, self.optimizer, self.scaler)
         self.deferred: Late[Stamp] = Late(device)
@@ -176,68 +178,55 @@ class Trainer:
             sequences = self.data.loader.next_sequences()
             tokens = sequences * config.data.sequence_length
             batch = self.data.loader.next_batch()
-        self._forget_gradients()
-        with self.compilation.step():
-            loss = self.model.micro_batch.fitted(
-                partial(self.forward_backward, batch, self.clock), self._forget_gradients
-            )
-            loss = self.mesh.sum_losses_(loss)
-        weights = [weight for _, weight in self.model.named_parameters()]
-        with self.clock.phase("optimizer"):
-            if self.scaler.enabled:
-                self.scaler.unscale_([weight.grad for weight in weights if weight.grad is not None])
-            norm = total_norm(weights, self.mesh)
-            if watch is not None:
-                watch.gradients()
-            clip = clip_factor(norm, config.optim.grad_clip) if config.optim.grad_clip > 0 else None
-            set_lr(self.optimizer, learning_rate(config, state.tokens + tokens))
+        trained, lr = float(batch.valid()), learning_rate(config, state.tokens + tokens)
+        if self.graph is not None and watch is None:
             self.before_update()
-            skip = skip_flag(loss, norm)
+            with self.clock.phase("step"):
+                loss, norm = self.graph((*batch.arrays, trained, lr))
+        else:
+            if self.graph is not None:
+                self.graph.make_room()
             self.optimizer.seed(state.step)
-            self.optimizer.step(skip=skip, grad_scale=clip)
-            self.scaler.update(skip)
-            self.history.update(skip)
-            if watch is not None:
-                watch.updated()
+            loss, norm = self._update((*batch.to(self.device).arrays, trained, lr), self.clock, watch)
         self.model.micro_batch.after_step()
         if self.model.filler is not None:
             self.model.filler.after_step()
         state.step, state.sequences, state.tokens = state.step + 1, state.sequences + sequences, state.tokens + tokens
         return loss, norm
 
-    def _forget_gradients(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+    def _update(self, values: Values, clock: Clock = UNTIMED, watch: Watch | None = None) -> tuple[Tensor, Tensor]:
+        """Do what a step does on the device. values: arrays of the batch there, tokens it trains on, learning rate."""
+        *arrays, trained, lr = values
+        attempt = partial(self.model.forward_backward, Batch(*arrays), trained, self.scaler, clock)
+        forget = self.optimizer.zero_grad
+        forget()
+        with self.compilation.step():
+            loss = self.mesh.sum_losses_(self.model.micro_batch.fitted(attempt, forget))
+        weights = [weight for _, weight in self.model.named_parameters()]
+        with clock.phase("optimizer"):
+            if self.scaler.enabled:
+                self.scaler.unscale_([weight.grad for weight in weights if weight.grad is not None])
+            norm = total_norm(weights, self.mesh)
+            if watch is not None:
+                watch.gradients()
+            most = self.config.optim.grad_clip
+            clip = clip_factor(norm, most) if most > 0 else None
+            set_lr(self.optimizer, lr)
+            self.before_update()
+            skip = skip_flag(loss, norm)
+            self.optimizer.step(skip=skip, grad_scale=clip)
+            self.scaler.update(skip)
+            self.history.update(skip)
+            if watch is not None:
+                watch.updated()
+        return loss, norm
 
     def forward_backward(self, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
         """Accumulate the gradients of this rank's `batch` of a global batch; return its part of the mean loss.
 
-        An fp64 scalar on the device [nats/token]. Each micro-batch's loss is divided, before its backward pass, by the
-        tokens that the whole global batch trains on: so gradients are the same sum however the step is cut into
-        micro-batches and ranks, and however many tokens of each count.
+        An fp64 scalar on the device [nats/token].
         """
-        model = self.model
-        # Filled in on the device: a copy from memory that is not page-locked would wait for all that runs there.
-        valid = torch.full((), float(batch.valid()), dtype=torch.float64, device=self.device)
-        valid = self.mesh.sum_tokens_(valid).clamp_(min=1.0)
-        if self.config.compile.blocks:  # one shape for all micro-batches, whatever is left for the last
-            batch = batch.padded(-(-len(batch) // model.micro) * model.micro)
-        batch = batch.to(self.device)
-        if model.pipeline is not None:
-            with clock.phase("forward_backward"):
-                return model.pipeline.step(batch, valid, self.scaler.scale if self.scaler.enabled else 1.0)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        (part,) = model.parts
-        micros = batch.split(model.micro)
-        for i, micro in enumerate(micros):
-            part.last_micro(i == len(micros) - 1)
-            with clock.phase("forward"), model.autocast:
-                loss = part.call(micro.inputs, micro.targets, micro.positions, micro.documents) / valid
-            with clock.phase("backward"):
-                scaled = self.scaler.scaled(loss * part.loss_factor if part.loss_factor != 1.0 else loss)
-                torch.autograd.backward(scaled)
-            total += loss.detach()
-        part.finish()
-        return total
+        return self.model.forward_backward(batch.to(self.device), float(batch.valid()), self.scaler, clock)
 
     def _logged_step(self) -> None:
         """Take one step and log it: its loss and gradient norm come to the host later (`_judge`)."""

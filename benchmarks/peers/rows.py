@@ -43,7 +43,14 @@ SHAPES = {
     "150m": Shape(_llama(768, 12, 12, 12, 2048), 50304, 1024),
     "1b": Shape(_llama(2048, 16, 16, 16, 5632), 50304, 4096),
     "8b": Shape(_llama(4096, 32, 32, 8, 14336), 128256, 8192),
+    **{
+        f"{width}x{layers}": Shape(_llama(width, layers, width // 64, width // 64, hidden), 8192, 512)
+        for width, layers, hidden in ((256, 4, 704), (384, 6, 1024), (512, 8, 1408), (768, 12, 2048))
+    },
 }
+
+SMALL = {"256x4": (1.35, 1.35), "384x6": (1.6, 1.35), "512x8": (1.4, 1.35), "768x12": (1.3, 1.35)}
+"""Shapes that scaling studies are made of: how many times as fast we mean to be as the plain model, as torchtitan."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +167,21 @@ def rows() -> list[Row]:
     return [*titan, *ours, *pairs, *tiny, *(_fp8(by_name[name]) for name in ("ours-1b", "ours-8b-fsdp"))]
 
 
+def small_rows() -> list[Row]:
+    """Return the rows of small models, 40,960 tokens a step: peers, ours, and ours with its kernels launched singly."""
+    found = []
+    for shape, (goal, _) in SMALL.items():
+        ours = _ours(shape, shape, 1, 80, 1, goal=goal, against=f"plain-{shape}")
+        launched = replace(ours, name=f"{ours.name}-launched", settings=(*_OURS, "compile.step_graph=false"), goal=None)
+        peers = [Row(f"plain-{shape}", "plain", shape, 1, 80, 1), _titan(shape, shape, 1, 80, 1, *_TITAN)]
+        found += [replace(row, steps=150, warmup=30) for row in (*peers, launched, ours)]
+    return found
+
+
 def find(name: str) -> Row:
     """Return the row of this name; NAME+SETTING+SETTING is that row with further settings. ValueError for no row."""
     base, *settings = name.split("+")
-    known = {row.name: row for row in rows()}
+    known = {row.name: row for row in (*rows(), *small_rows())}
     if base not in known:
         raise ValueError(f"no row {base!r}: there are {', '.join(known)}")
     return replace(known[base], name=name, settings=(*known[base].settings, *settings))

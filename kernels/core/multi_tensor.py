@@ -1,11 +1,14 @@
 """Many tensors in one launch: a table of their addresses, and a list of blocks that says which tensor each is in.
 
 Tables are kept by their contents, so that a step whose tensors lie where they lay before copies nothing to the device,
-and can be captured in a CUDA graph.
+and can be captured in a CUDA graph. Tensors that come to be within the capture, as gradients do, want `filled_after`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,6 +18,50 @@ from torch import Tensor
 
 BLOCK = 65536
 """Elements of a tensor that one program walks over."""
+
+
+RESERVE_BYTES = 1 << 22
+"""Memory for the tables that one capture makes."""
+
+
+class _Reserve:
+    """Memory on the device for tables of tensors that a capture allocates, and what it is to hold."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._free = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=device)
+        self._promised: list[tuple[Tensor, Tensor]] = []
+
+    def promise(self, table: Tensor) -> Tensor:
+        """Return memory that will hold the table."""
+        size = table.numel() * table.element_size()
+        assert size <= self._free.numel(), f"more than {RESERVE_BYTES} bytes of addresses in one CUDA graph"
+        place = self._free[:size].view(table.dtype).view(table.shape)
+        self._free = self._free[-(-size // 16) * 16 :]
+        self._promised.append((place, table))
+        return place
+
+    def fill(self) -> None:
+        """Write the tables."""
+        for place, table in self._promised:
+            place.copy_(table)
+
+
+_RESERVE: ContextVar[_Reserve | None] = ContextVar("reserve", default=None)
+
+
+@contextmanager
+def filled_after(device: torch.device) -> Iterator[None]:
+    """Give tables of a CUDA graph's capture memory at once and their contents at the end.
+
+    Nothing can be copied to the device while a graph is captured, and the graph reads the tables when it is replayed.
+    """
+    reserve = _Reserve(device)
+    token = _RESERVE.set(reserve)
+    try:
+        yield
+    finally:
+        _RESERVE.reset(token)
+        reserve.fill()
 
 
 class Tables(NamedTuple):
@@ -55,5 +102,11 @@ def _moved(table: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return table
     if torch.cuda.is_current_stream_capturing():
-        raise ValueError("kernels: tensors that were not there before a CUDA graph's capture; run the step once first")
+        reserve = _RESERVE.get()
+        if reserve is None:
+            raise ValueError(
+                "kernels: tensors that were not there before a CUDA graph's capture; run the step once first, or "
+                "capture within filled_after"
+            )
+        return reserve.promise(table)
     return table.pin_memory().to(device, non_blocking=True)

@@ -40,8 +40,11 @@ class Staging:
             self._stream.synchronize()
 
     def before_update(self) -> None:
-        """Make what the GPU does from now on wait for the copies; the CPU does not wait."""
-        if self._stream is not None:
+        """Make what the GPU does from now on wait for the copies; the CPU does not wait.
+
+        While a CUDA graph is captured nothing: whoever replays it calls this before.
+        """
+        if self._stream is not None and not torch.cuda.is_current_stream_capturing():
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
     def _buffer(self, name: str, value: Tensor) -> Tensor:

@@ -37,6 +37,11 @@ class Sequences(Generic[Array]):
     def __len__(self) -> int:
         return len(cast(Any, self.inputs))
 
+    @property
+    def arrays(self) -> tuple[Array, Array, Array | None, Array | None]:
+        """Inputs, targets, positions, documents."""
+        return self.inputs, self.targets, self.positions, self.documents
+
     def each(self, change: Callable[[Array], Other]) -> Sequences[Other]:
         """Return the sequences with all of their arrays changed alike."""
         positions = None if self.positions is None else change(self.positions)

@@ -118,7 +118,7 @@ class Optimizer(torch.optim.Optimizer):
                         state[name] = value.to(group["state_dtype"])
 
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate: every group's is `lr` times its own factor."""
+def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
+    """Set the learning rate: every group's is `lr` times its own factor. A scalar on the device is for AdamW alone."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"]

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from train.data.batch import Batch
 from train.memory.activation_budget import Filler
 from train.memory.micro_batch import MicroBatch
+from train.metrics.timers import UNTIMED, Clock
 from train.model.transformer import Transformer
 from train.parallel.mesh import Mesh
 from train.parallel.model_part import ModelPart
+from train.precision.loss_scaler import LossScaler
 from train.precision.policy import Formats
 
 if TYPE_CHECKING:
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 class ParallelModel:
     """This rank's parts, one unless there is a pipeline, whose stages they are then.
 
-    micro_batch: how many sequences go through at once. formats: which number format is used where. filler: chooses in
-    the first steps what is kept for the backward pass.
+    micro_batch: how many sequences go through at once. formats: which number format is used where. one_shape: micro-
+    batches are padded to one shape, for which blocks are compiled. filler: chooses in the first steps what is kept for
+    the backward pass.
     """
 
     parts: tuple[ModelPart, ...]
@@ -35,6 +38,7 @@ class ParallelModel:
     device: torch.device
     micro_batch: MicroBatch
     formats: Formats
+    one_shape: bool = False
     pipeline: Pipeline | None = None
     filler: Filler | None = None
 
@@ -64,6 +68,39 @@ class ParallelModel:
         """The context in which forward passes run: matrix products in the config's format."""
         return self.formats.autocast(self.device.type)
 
+    def forward_backward(
+        self, batch: Batch, trained: float | Tensor, scaler: LossScaler, clock: Clock = UNTIMED
+    ) -> Tensor:
+        """Accumulate the gradients of a batch on the device, of which `trained` tokens count on this rank.
+
+        Returns its part of the mean loss of the global batch, an fp64 scalar on the device [nats/token]. Each
+        micro-batch's loss is divided, before its backward pass, by the tokens that the whole global batch trains on: so
+        gradients are the same sum however the step is cut into micro-batches and ranks, and however many tokens of each
+        count.
+        """
+        # Filled in on the device: a copy from memory that is not page-locked would wait for all that runs there.
+        if not isinstance(trained, Tensor):
+            trained = torch.full((), trained, dtype=torch.float64, device=self.device)
+        valid = self.mesh.sum_tokens_(trained).clamp(min=1.0)
+        if self.one_shape:
+            batch = batch.padded(-(-len(batch) // self.micro) * self.micro)
+        if self.pipeline is not None:
+            with clock.phase("forward_backward"):
+                return self.pipeline.step(batch, valid, scaler.scale if scaler.enabled else 1.0)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        (part,) = self.parts
+        micros = batch.split(self.micro)
+        for i, micro in enumerate(micros):
+            part.last_micro(i == len(micros) - 1)
+            with clock.phase("forward"), self.autocast:
+                loss = part.call(*micro.arrays) / valid
+            with clock.phase("backward"):
+                scaled = scaler.scaled(loss * part.loss_factor if part.loss_factor != 1.0 else loss)
+                torch.autograd.backward(scaled)
+            total += loss.detach()
+        part.finish()
+        return total
+
     @torch.no_grad()
     def forward(self, batch: Batch) -> Tensor:
         """Return the summed loss [nats] of a batch on the device, an fp64 scalar; in `each_token` see there."""
@@ -71,7 +108,7 @@ class ParallelModel:
             return self.pipeline.evaluate(batch)
         (part,) = self.parts
         with self.autocast:
-            loss: Tensor = part.call(batch.inputs, batch.targets, batch.positions, batch.documents)
+            loss: Tensor = part.call(*batch.arrays)
         return loss
 
     @contextmanager

@@ -19,7 +19,7 @@ _STATE = ("scale", "good_steps", "overflows", "smallest")
 
 
 class LossScaler:
-    """The factor on the loss and its history; the state is four scalars on the device."""
+    """The factor on the loss and its history; the state is four scalars, which stay where they are on the device."""
 
     def __init__(self, device: torch.device, scale: float, growth_steps: int, enabled: bool = True) -> None:
         """`scale` is the first factor; disabled, the factor is 1 and gradients are only looked at."""
@@ -29,6 +29,11 @@ class LossScaler:
         self.good_steps = torch.zeros((), dtype=torch.int32, device=device)
         self.overflows = torch.zeros((), dtype=torch.int64, device=device)
         self.smallest = self.scale.clone()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The state, where it is on the device."""
+        return tuple(getattr(self, name) for name in _STATE)
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Return the loss times the factor, to be differentiated."""
@@ -63,13 +68,13 @@ class LossScaler:
             return
         overflow = found.to(self.scale.device) != 0
         self.overflows += overflow
-        self.good_steps = torch.where(overflow, 0, self.good_steps + 1)
+        self.good_steps.copy_(torch.where(overflow, 0, self.good_steps + 1))
         grow = self.good_steps >= self.growth_steps
         largest = torch.finfo(torch.float32).max / 2
         grown = torch.where(grow & (self.scale < largest), self.scale * 2, self.scale)
-        self.scale = torch.where(overflow, (self.scale / 2).clamp_min(2.0**-24), grown)
-        self.good_steps = torch.where(grow, 0, self.good_steps)
-        self.smallest = torch.minimum(self.smallest, self.scale)
+        self.scale.copy_(torch.where(overflow, (self.scale / 2).clamp_min(2.0**-24), grown))
+        self.good_steps.copy_(torch.where(grow, 0, self.good_steps))
+        self.smallest.copy_(torch.minimum(self.smallest, self.scale))
 
     def metrics(self) -> dict[str, Tensor]:
         """Return the factor of the next step, its smallest so far and the steps lost to overflow, on the device."""
@@ -88,4 +93,4 @@ class LossScaler:
         """Go on from a checkpoint's state; an empty one, as of a run that did not scale, changes nothing."""
         if self.enabled and state:
             for name in _STATE:
-                setattr(self, name, torch.full_like(getattr(self, name), state[name]))
+                getattr(self, name).fill_(state[name])

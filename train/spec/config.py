@@ -317,7 +317,7 @@ class MemoryConfig:
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """torch.compile, block by block. Not part of a point's key: the arithmetic is the same up to its order."""
+    """torch.compile and CUDA graphs. Not part of a point's key: the arithmetic is the same up to its order."""
 
     blocks: bool = key(False, "compile every block; all of them share one graph")
     cache: str | None = key(
@@ -326,6 +326,7 @@ class CompileConfig:
         "~/.cache), or torch's own where TORCHINDUCTOR_CACHE_DIR is set or nothing can be locked there",
     )
     cuda_graphs: bool = key(False, "replay each block as a CUDA graph (shapes are static)")
+    step_graph: bool | None = key(None, "replay each step as one CUDA graph; null: on one GPU, where that is possible")
     warmup_steps: int = key(2, "steps in which graphs may be compiled; compiling later is an error; -1: never an error")
 
 

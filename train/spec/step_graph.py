@@ -1,0 +1,30 @@
+"""Whether a training step can be one CUDA graph: it must do the same work on the same addresses every time."""
+
+from __future__ import annotations
+
+from train.spec.config import RunConfig
+
+
+def obstacle(config: RunConfig, device: str, ranks: int) -> str | None:
+    """Return why a run's steps cannot be replayed as one CUDA graph, a clause that names the key; None: they can.
+
+    device: its type, cpu or cuda.
+    """
+    precision, memory, compiled = config.precision, config.memory, config.compile
+    reasons = (
+        (device != "cuda", "it needs a CUDA device"),
+        (ranks > 1, f"{ranks} ranks send messages within a step, from addresses that change"),
+        (compiled.cuda_graphs, "compile.cuda_graphs=true replays each block as a graph of its own"),
+        (
+            config.optim.name != "adamw",
+            f"optim.name={config.optim.name} takes the learning rate from the CPU, and only adamw from the GPU",
+        ),
+        (
+            precision.optimizer_state == "bf16",
+            "precision.optimizer_state=bf16 draws the seeds of its stochastic rounding on the CPU",
+        ),
+        (precision.name == "fp8", "precision.name=fp8 has not been tried in one"),
+        (memory.checkpointing == "budget", "memory.checkpointing=budget changes what is kept while it runs"),
+        (memory.offload != "none", f"memory.offload={memory.offload} moves state to the CPU within a step"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
