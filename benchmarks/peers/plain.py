@@ -115,7 +115,7 @@ def measure(row: Row, device: str) -> dict[str, float]:
         **row.figures(seconds),
         "gib": memory,
         "warmup_seconds": first,
-        "loss": float(loss),
+        "loss": float(loss.detach()),
         "grad_norm": float(norm),
     }
 
