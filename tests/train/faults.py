@@ -19,6 +19,7 @@ import torch
 
 from kernels.core.dtensor import local
 from train import run
+from train.parallel.parallel_model import ParallelModel
 from train.trainer import Trainer
 
 ROOM = 4000
@@ -36,12 +37,12 @@ def fault_that_waits() -> None:
 
 def inject(kind: str, wanted: range, rank: int, folder: Path) -> None:
     """Make the rank's steps number `wanted` go wrong in the run of this folder."""
-    forward_backward, train_step = Trainer.forward_backward, Trainer.train_step
+    forward_backward, train_step = ParallelModel.forward_backward, Trainer.train_step
 
-    def faulty_backward(trainer: Trainer, *rest: Any, **named: Any) -> Any:
-        loss = forward_backward(trainer, *rest, **named)
+    def faulty_backward(model: ParallelModel, *rest: Any, **named: Any) -> Any:
+        loss = forward_backward(model, *rest, **named)
         if kind == "nan" and now[0] in wanted:
-            for _, weight in trainer.model.named_parameters():
+            for _, weight in model.named_parameters():
                 assert weight.grad is not None
                 local(weight.grad).fill_(torch.nan)
         return loss
@@ -59,8 +60,9 @@ def inject(kind: str, wanted: range, rank: int, folder: Path) -> None:
 
     now = [0]
     if int(os.environ.get("RANK", "0")) == rank:
-        patched: Any = Trainer
-        patched.forward_backward, patched.train_step = faulty_backward, faulty_step
+        trainer: Any = Trainer
+        model: Any = ParallelModel
+        trainer.train_step, model.forward_backward = faulty_step, faulty_backward
 
 
 def main() -> int:

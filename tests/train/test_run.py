@@ -16,11 +16,11 @@ from torch import Tensor
 
 from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
 from train import run
+from train.parallel.parallel_model import ParallelModel
 from train.runtime.signals import StopFlag
 from train.spec import frozen_run
 from train.spec.config import RunConfig
 from train.spec.counts import FLOP_RULE, flops_per_token, params
-from train.trainer import Trainer
 
 Main = Callable[[Path, int], str]
 
@@ -106,13 +106,13 @@ def test_divergence_is_an_outcome(tmp_path: Path, tiny: RunConfig, main: Main) -
 def test_a_last_step_without_a_finite_loss_ends_a_run_as_any_other(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, true, seen = tmp_path / "run", Trainer.forward_backward, []
+    folder, true, seen = tmp_path / "run", ParallelModel.forward_backward, []
 
     def no_number_at_last(*arguments: Any) -> Tensor:
         seen.append(true(*arguments))
         return seen[-1] if len(seen) < 30 else seen[-1] * math.nan
 
-    monkeypatch.setattr(Trainer, "forward_backward", no_number_at_last)
+    monkeypatch.setattr(ParallelModel, "forward_backward", no_number_at_last)
     main(write_config(folder, tiny), 0)
     outcome = read_outcome(folder)
     assert (outcome["state"], outcome["step"]) == ("completed", 30)

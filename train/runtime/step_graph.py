@@ -1,8 +1,8 @@
 """A step as one CUDA graph: all that it does on the device is recorded once and launched at once from then on.
 
 A small model's step is hundreds of kernels of a few microseconds each, and the host launches them more slowly than a
-GPU runs them. A graph replays fixed kernels on fixed addresses: what changes from step to step (tokens, learning rate) is
-copied to where the graph reads it, and everything else has to stay where it was.
+GPU runs them. A graph replays fixed kernels on fixed addresses: what changes from step to step (tokens, learning rate)
+is copied to where the graph reads it, and everything else has to stay where it was.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class StepGraph:
         held: Callable[[], Iterable[Tensor]],
         device: torch.device,
         say: Callable[[str], None],
+        *,
         record: Callable[[Callable[[], Outputs], torch.device], Recording] = CudaRecording,
         room: Callable[[torch.device], int] = free_bytes,
     ) -> None:

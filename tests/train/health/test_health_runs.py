@@ -23,6 +23,7 @@ from train.checkpoint.load import read_all
 from train.checkpoint.save import Saver
 from train.metrics.recorder import Recorder
 from train.parallel import grad_norm as norms
+from train.parallel.parallel_model import ParallelModel
 from train.runtime.signals import StopFlag
 from train.spec.config import BatchConfig, HealthConfig, ProfileConfig, RunConfig, SpikesConfig
 from train.spec.frozen_run import load
@@ -299,14 +300,14 @@ def test_inspections_are_recorded_and_change_nothing(tmp_path: Path, tiny: RunCo
 def test_arithmetic_that_does_not_repeat_ends_the_run(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true, calls = Trainer.forward_backward, [0]
+    true, calls = ParallelModel.forward_backward, [0]
 
     def flaky(*arguments: Any) -> torch.Tensor:
         calls[0] += 1
         loss = true(*arguments)
         return loss * (1 + 1e-15 * calls[0])
 
-    monkeypatch.setattr(Trainer, "forward_backward", flaky)
+    monkeypatch.setattr(ParallelModel, "forward_backward", flaky)
     config = replace(tiny, health=HealthConfig(probe_steps=7))
     out = main(write_config(tmp_path / "run", config), code=run.FAILED)
     assert "step 7 computed twice gave different bits (rank 0: loss)" in out

@@ -61,7 +61,9 @@ class Counting:
         self.said: list[str] = []
         self.recordings = self.calls = 0
         self.failing = failing
-        self.graph = StepGraph(self.compute, lambda: [self.total], CPU, self.said.append, self.record, lambda _: room)
+        self.graph = StepGraph(
+            self.compute, lambda: [self.total], CPU, self.said.append, record=self.record, room=lambda _: room
+        )
 
     def compute(self, values: Values) -> Outputs:
         self.calls += 1
@@ -187,7 +189,7 @@ def test_replayed_steps_are_the_run_bit_for_bit(tiny: RunConfig, tmp_path: Path,
 
         if replayed:
             record = partial(recorded_of, held=held)
-            trainer.graph = StepGraph(trainer._update, held, CPU, pytest.fail, record, lambda _: 1 << 40)
+            trainer.graph = StepGraph(trainer._update, held, CPU, pytest.fail, record=record, room=lambda _: 1 << 40)
         losses: list[list[float]] = []
         recorded = 0
         for step in range(14):
