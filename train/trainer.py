@@ -181,11 +181,10 @@ class Trainer:
         trained, lr = float(batch.valid()), learning_rate(config, state.tokens + tokens)
         if self.graph is not None and watch is None:
             self.before_update()
-            with self.clock.phase("step"):
+            with self.clock.phase("graph"):
                 loss, norm = self.graph((*batch.arrays, trained, lr))
         else:
-            if self.graph is not None:
-                self.graph.make_room()
+            self._make_room()
             self.optimizer.seed(state.step)
             loss, norm = self._update((*batch.to(self.device).arrays, trained, lr), self.clock, watch)
         self.model.micro_batch.after_step()
@@ -209,8 +208,7 @@ class Trainer:
             norm = total_norm(weights, self.mesh)
             if watch is not None:
                 watch.gradients()
-            most = self.config.optim.grad_clip
-            clip = clip_factor(norm, most) if most > 0 else None
+            clip = clip_factor(norm, most) if (most := self.config.optim.grad_clip) > 0 else None
             set_lr(self.optimizer, lr)
             self.before_update()
             skip = skip_flag(loss, norm)
@@ -222,11 +220,13 @@ class Trainer:
         return loss, norm
 
     def forward_backward(self, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
-        """Accumulate the gradients of this rank's `batch` of a global batch; return its part of the mean loss.
-
-        An fp64 scalar on the device [nats/token].
-        """
+        """Accumulate this rank's gradients of a global `batch`; return its part of the mean loss [nats/token], fp64."""
+        self._make_room()
         return self.model.forward_backward(batch.to(self.device), float(batch.valid()), self.scaler, clock)
+
+    def _make_room(self) -> None:
+        if self.graph is not None:
+            self.graph.make_room()
 
     def _logged_step(self) -> None:
         """Take one step and log it: its loss and gradient norm come to the host later (`_judge`)."""
@@ -284,6 +284,7 @@ class Trainer:
         return True
 
     def _validate(self) -> None:
+        self._make_room()
         with self.liveness.during("validation"):
             found = evaluate(self.model, self.data.validation, self.config.eval.by_position, self._asked_to_stop)
         if found is None:

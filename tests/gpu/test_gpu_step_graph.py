@@ -37,7 +37,8 @@ def with_(**sections: Any) -> Change:
 
 
 def documents(config: RunConfig) -> RunConfig:
-    return replace(config, data=replace(config.data, packing="mask"))
+    """Attention within documents, which FlexAttention computes for heads of at least 16."""
+    return replace(config, data=replace(config.data, packing="mask"), model=replace(config.model, head_dim=16))
 
 
 def ramp(config: RunConfig) -> RunConfig:
