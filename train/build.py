@@ -94,7 +94,10 @@ def build_model(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill 
     torch.manual_seed(config.seed * 1_000_003 + mesh.world.rank)
     parts = make_parts(config, mesh, device, fill or _fill(config))
     assert config.batch.tokens is not None
-    share = mesh.most(config.batch.tokens // config.data.sequence_length)
+    largest = config.batch.tokens
+    if device.type == "cuda" and config.compile.blocks and config.batch.ramp_from is not None:
+        largest = config.batch.ramp_from  # micro-batches have one shape, to which smaller batches would be padded
+    share = mesh.most(largest // config.data.sequence_length)
     micro = micro_batch_of(config, mesh.axes, share, device, mesh.world.least_)
     return ParallelModel(
         parts,

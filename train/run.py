@@ -17,11 +17,12 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.runtime.console import warn
+from train.runtime.console import say, warn
 from train.runtime.files import check_writable
 from train.runtime.signals import StopFlag
 from train.spec.config import RunConfig
 from train.spec.deprecated import complaints
+from train.spec.device_choices import Gpu, advice, choose, in_words
 from train.spec.frozen_run import begun, load
 from train.spec.mesh import axes, check, copies
 
@@ -94,6 +95,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     from train.build import device_of
     from train.runtime import distributed
     from train.runtime.determinism import make_deterministic
+    from train.runtime.gpu import gpu_of
     from train.runtime.malloc import keep_freed_memory
     from train.trainer import Trainer
 
@@ -113,16 +115,28 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
         make_deterministic(device)
     elif config.health.probe_steps and device.type == "cuda":
         raise ValueError("health.probe_steps compares bits: on a GPU set runtime.deterministic=true")
-    trainer = Trainer(config, folder, world, device, flag=flag, started=started)
+    gpu = gpu_of(device)
+    trainer = Trainer(choose(config, gpu, world.size), folder, world, device, flag=flag, started=started)
+    if gpu is not None and world.writes:
+        _tell(config, gpu, trainer)
     trainer.restore()
     return trainer
+
+
+def _tell(config: RunConfig, gpu: Gpu, trainer: Trainer) -> None:
+    """Say how a run trains on a GPU, and how it would be faster."""
+    assert config.batch.tokens is not None
+    share = trainer.mesh.most(config.batch.tokens // config.data.sequence_length)
+    say(in_words(trainer.config, gpu, trainer.model.micro, share))
+    better = advice(config, trainer.config, gpu, trainer.world.size)
+    if better is not None:
+        warn(better)
 
 
 def _train(trainer: Trainer, until: int | None) -> int:
     """Train and return the exit code."""
     from train.checkpoint.save import SaveError
     from train.runtime import distributed
-    from train.runtime.console import say
     from train.runtime.pause import further
     from train.trainer import End
 

@@ -1,4 +1,4 @@
-"""Whether runs that want a GPU can have one: asked before anything is prepared, submitted or started."""
+"""Whether runs that want a GPU can have one, and make use of it: before anything is prepared, submitted or started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 from study.config.schema import ClusterConfig
 from study.executors import load
+from study.planning.estimate import on_gpu
+from study.text import counted
 from train.spec.config import RunConfig
+from train.spec.device_choices import is_short
 
 FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """What drivers of GPUs (NVIDIA, AMD, those of a Windows host) make in /dev."""
@@ -33,6 +36,16 @@ def check(pairs: Iterable[tuple[ClusterConfig, RunConfig]], here: bool | None = 
                 "runtime.device=cuda, but this machine shows no GPU (nothing in /dev, or CUDA_VISIBLE_DEVICES hides "
                 "it): take runtime.device=auto or cpu, or a cluster that has one"
             )
+
+
+def slow(pairs: Iterable[tuple[ClusterConfig, RunConfig]]) -> list[str]:
+    """Return a line for people where runs that are long enough to matter would train on GPUs in fp32; else none."""
+    runs = [run for cluster, run in pairs if on_gpu(run, cluster) and not is_short(run)]
+    count = sum(run.precision.name == "fp32" for run in runs)
+    if not count:
+        return []
+    which = "All points" if count == len(runs) else counted(count, "point")
+    return [f"{which} would train in fp32 on GPUs; precision=bf16 is faster (it is part of a point: these are others)."]
 
 
 def has_gpu(environment: Mapping[str, str], devices: Path = Path("/dev")) -> bool:

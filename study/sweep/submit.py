@@ -63,7 +63,7 @@ def submit(composed: Sequence[Composed]) -> int:
     lineage.check(plan.points, _known(plan))
     _check_weights(plan)
     sized = _sized(plan, sites)
-    _show(plan, at_once, remarks(resolved, corpora), console, sites)
+    _show(plan, at_once, [*remarks(resolved, corpora), *devices.slow(laid_out)], console, sites)
     if config.dry_run:
         for name, jobs in sized.items():
             _show_scripts(plan, load(name), jobs, console, sites[name])

@@ -319,7 +319,9 @@ class MemoryConfig:
 class CompileConfig:
     """torch.compile and CUDA graphs. Not part of a point's key: the arithmetic is the same up to its order."""
 
-    blocks: bool = key(False, "compile every block; all of them share one graph")
+    blocks: bool | None = key(
+        None, "compile every block; all of them share one graph; null: on a GPU, but for short runs"
+    )
     cache: str | None = key(
         None,
         "folder of compiled code shared by jobs; null: scaling-study/compiled in your cache folder (XDG_CACHE_HOME or "

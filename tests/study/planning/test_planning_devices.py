@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import ClusterConfig
-from study.planning.devices import check, has_gpu
+from study.planning.devices import check, has_gpu, slow
 from study.sweep.__main__ import main as sweep
-from train.spec.config import RunConfig, RuntimeConfig
+from train.spec.config import BudgetConfig, PrecisionConfig, RunConfig, RuntimeConfig
+from train.spec.resolve import resolve
 
 CUDA = RunConfig(runtime=RuntimeConfig(device="cuda"))
 
@@ -62,3 +63,13 @@ def test_units_of_a_search_that_are_sized_get_what_they_are_sized_for(
     assert sweep(["search.shape=jobs", *words]) == 0, capsys.readouterr().err
     assert sweep(words) == 2
     assert "cluster.auto=[gpus] (in a search with search.shape=jobs)" in capsys.readouterr().err
+
+
+def test_who_trains_slowly_on_gpus_is_told_before_submitting() -> None:
+    gpus, cores = ClusterConfig(executor="slurm", gpus_per_node=1), ClusterConfig(executor="slurm")
+    long, short = (resolve(RunConfig(budget=BudgetConfig(flops=flops))) for flops in (1e16, 1e13))
+    bf16 = replace(long, precision=PrecisionConfig(name="bf16"))
+    said = "would train in fp32 on GPUs; precision=bf16 is faster (it is part of a point: these are others)."
+    assert slow([(gpus, long), (gpus, short)]) == [f"All points {said}"]
+    assert slow([(gpus, bf16), (gpus, long)]) == [f"1 point {said}"]
+    assert slow([(gpus, bf16), (cores, long), (gpus, short)]) == []

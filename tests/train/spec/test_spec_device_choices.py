@@ -1,0 +1,92 @@
+"""What a run does on the device that it finds, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from study.records.frozen_config import key_of
+from train.spec.config import (
+    BatchConfig,
+    BudgetConfig,
+    CompileConfig,
+    DataConfig,
+    ModelConfig,
+    ParallelConfig,
+    PrecisionConfig,
+    RunConfig,
+    RuntimeConfig,
+)
+from train.spec.device_choices import SHORTEST, Gpu, advice, choose, in_words
+from train.spec.resolve import resolve
+
+H200 = Gpu("NVIDIA H200", (9, 0))
+
+
+def run(flops: float = 1e16, **changes: Any) -> RunConfig:
+    model, data = ModelConfig(width=384, layers=6, head_dim=64), DataConfig(vocab_size=8192, sequence_length=512)
+    return resolve(RunConfig(model, data, BatchConfig(tokens=40_960), budget=BudgetConfig(flops=flops), **changes))
+
+
+BF16: dict[str, Any] = {"precision": PrecisionConfig(name="bf16")}
+UNCOMPILED: dict[str, Any] = {"compile": CompileConfig(blocks=False)}
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "ranks", "blocks"),
+    [
+        (run(), H200, 1, True),
+        (run(), None, 1, False),
+        (run(), Gpu("Tesla P100", (6, 0)), 1, False),
+        (run(), replace(H200, obstacle="no C compiler was found"), 1, False),
+        (run(0.9 * SHORTEST), H200, 1, False),
+        (run(1.1 * SHORTEST), H200, 1, True),
+        (run(1.1 * SHORTEST), H200, 2, False),
+        (run(runtime=RuntimeConfig(deterministic=True)), H200, 1, False),
+        (run(parallel=ParallelConfig(pp=2, pp_schedule="zb1p", zero=2)), H200, 2, False),
+        (run(parallel=ParallelConfig(dp_shard=None, dp_replicate=1)), H200, 4, True),
+        (run(compile=CompileConfig(blocks=True)), None, 1, True),
+        (run(compile=CompileConfig(blocks=False)), H200, 1, False),
+    ],
+)
+def test_blocks_are_compiled_on_a_gpu_where_that_is_possible_and_pays(
+    config: RunConfig, gpu: Gpu | None, ranks: int, blocks: bool
+) -> None:
+    chosen = choose(config, gpu, ranks)
+    assert chosen.compile.blocks is blocks
+    assert replace(chosen, compile=config.compile) == config, "nothing else is touched"
+    assert choose(chosen, gpu, ranks) == chosen
+    assert key_of(asdict(chosen)) == key_of(asdict(config)), "it is the same point"
+
+
+def told(config: RunConfig, gpu: Gpu = H200, ranks: int = 1) -> str | None:
+    return advice(config, choose(config, gpu, ranks), gpu, ranks)
+
+
+def test_nobody_trains_slowly_without_being_told_the_key() -> None:
+    assert told(run(**BF16)) is None
+    fp32 = told(run())
+    assert fp32 is not None and "NVIDIA H200 in fp32: precision=bf16 is faster" in fp32 and "compiled" not in fp32
+    plain = told(run(**BF16, **UNCOMPILED))
+    assert plain == "this run trains on NVIDIA H200 without compiled blocks: compile.blocks=null or true is faster"
+    both = told(run(**UNCOMPILED))
+    assert both is not None and "precision=bf16" in both and "compile.blocks" in both and "\n" not in both
+    missing = told(run(**BF16), replace(H200, obstacle="no C compiler was found: set CC"))
+    assert missing is not None and missing.endswith("without compiled blocks: no C compiler was found: set CC")
+
+
+def test_what_cannot_be_helped_or_hardly_matters_is_not_mentioned() -> None:
+    assert told(run(0.9 * SHORTEST)) is None
+    old = told(run(), Gpu("Tesla V100", (7, 0)))
+    assert old is None, "it has no bf16, and blocks are compiled"
+
+
+def test_how_it_trains_is_said() -> None:
+    chosen = choose(run(**BF16), H200, 1)
+    assert in_words(chosen, H200, 80, 80) == (
+        "on NVIDIA H200: bf16, compiled blocks, all 80 sequences of a step at once"
+    )
+    plain = choose(run(**UNCOMPILED), H200, 1)
+    assert in_words(plain, H200, 27, 81) == ("on NVIDIA H200: fp32, blocks not compiled, 27 of 81 sequences at a time")
