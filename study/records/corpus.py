@@ -9,6 +9,8 @@ from study.text import percent
 from train.spec.config import DataConfig, RunConfig
 from train.spec.manifest import FILE, Manifest, folder, read_manifest, settings_of
 
+MOST_EPOCHS = 4
+"""How often text is read at most without harm: laws fitted to runs that read it more often are not of fresh text."""
 DATA = "data.yaml"
 """The one file in such a folder."""
 
@@ -66,6 +68,8 @@ def remarks(runs: Iterable[RunConfig], found: dict[Corpus, Manifest]) -> list[st
     """Return what a plan says of its prepared corpora: text that is read again, and tokens that the loss leaves out."""
     times = epochs(runs, found)
     said = [f"The longest run reads the training text {times:.1f} times."] if times > 1 else []
+    if times > MOST_EPOCHS:
+        said[0] += f" Beyond {MOST_EPOCHS} times repeated text is worth less than new (Muennighoff et al. 2023)."
     for manifest in found.values():
         train = manifest.splits["train"]
         if train.counted < train.tokens:

@@ -31,6 +31,11 @@ def test_a_plan_says_how_many_tokens_the_loss_counts(tmp_path: Path) -> None:
         "The longest run reads the training text 3.0 times.",
         line,
     ]
+    often = replace(run, budget=BudgetConfig(tokens=5 * train.tokens))
+    assert remarks([often], {corpus_of(run): manifest})[0] == (
+        "The longest run reads the training text 5.0 times. "
+        "Beyond 4 times repeated text is worth less than new (Muennighoff et al. 2023)."
+    )
     plain, manifest = _prepared(tmp_path / "plain", None)
     assert remarks([plain], {corpus_of(plain): manifest}) == []
     assert remarks([run, longer], {}) == []

@@ -1,0 +1,129 @@
+"""The studies that are sized for GPUs: what their points are before anybody pays for them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from study.config.compose import Composed, Composer, HydraSource, conf_folder
+from study.executors import job_spec_of
+from study.planning import devices
+from study.planning.designs import expand
+from study.planning.estimate import GPU_FLOPS
+from train.spec.config import RunConfig
+from train.spec.counts import flops_per_token, params
+from train.spec.device_choices import Gpu, advice, choose
+from train.spec.mesh import Axes
+from train.spec.micro_batch import most, need
+from train.spec.resolve import resolve
+
+GIVEN = ("cluster=slurm", "data.source=/text")
+A100 = Gpu("NVIDIA A100", (8, 0))
+
+
+@pytest.fixture(scope="module")
+def composer() -> Iterator[Composer]:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        master = compose("config", overrides=[], return_hydra_config=True)
+        yield Composer(HydraSource(GlobalHydra.instance().config_loader(), master))
+
+
+def composed(composer: Composer, study: str, *overrides: str) -> list[Composed]:
+    return [composer.compose(job) for job in expand([(f"study={study}", *GIVEN, *overrides)], composer)]
+
+
+def runs(found: Sequence[Composed]) -> list[RunConfig]:
+    return [resolve(one.config.run()) for one in found]
+
+
+def matmul(run: RunConfig) -> int:
+    return params(run.model, run.data.vocab_size).matmul
+
+
+def tokens(run: RunConfig) -> tuple[int, int, int]:
+    """Return budget, batch and sequence length."""
+    assert run.budget.tokens is not None and run.batch.tokens is not None
+    return run.budget.tokens, run.batch.tokens, run.data.sequence_length
+
+
+@pytest.fixture(scope="module")
+def isoflop(composer: Composer) -> list[RunConfig]:
+    return runs(composed(composer, "isoflop_gpu"))
+
+
+def test_groups_of_six_sizes_lie_around_the_best(isoflop: list[RunConfig]) -> None:
+    groups: dict[float, list[RunConfig]] = defaultdict(list)
+    for run in isoflop:
+        assert run.budget.flops is not None
+        groups[run.budget.flops].append(run)
+    assert sorted(groups) == [1e15, 3e15, 1e16, 3e16, 1e17]
+    for budget, group in groups.items():
+        sizes = [matmul(run) for run in group]
+        assert len(set(sizes)) == 6 and all(1e6 <= size <= 3e8 for size in sizes)
+        assert all(larger / smaller < 2 for smaller, larger in pairwise(sizes))
+        ratios = [tokens(run)[0] / matmul(run) for run in group]
+        assert min(ratios) < 7 and max(ratios) > 80, "the best, near 20 to 40, is well inside of every group"
+        for run in group:
+            spent = tokens(run)[0] * flops_per_token(run.model, run.data.vocab_size, run.data.sequence_length)
+            assert spent == pytest.approx(budget, rel=1e-3)
+
+
+def test_every_run_has_whole_batches_of_the_rule_and_thousands_of_steps(isoflop: list[RunConfig]) -> None:
+    for run in isoflop:
+        budget, batch, length = tokens(run)
+        assert (length, batch % length, run.data.vocab_size, run.precision.name) == (1024, 0, 8192, "bf16")
+        assert batch == pytest.approx(0.58 * budget**0.571, abs=length / 2 + 1), "the Step Law's, to a sequence"
+        assert budget / batch > 1000, "the part of a batch that a run ends with is less than a thousandth of it"
+        assert run.optim.lr is not None and 1e-3 < run.optim.lr <= 0.05
+        share = batch // length
+        assert most(share, need(run, Axes()), 40 << 30) == share, "one micro-batch on 40 GB"
+
+
+def test_larger_budgets_reach_300m(composer: Composer) -> None:
+    sizes = [matmul(run) for run in runs(composed(composer, "isoflop_gpu", "search.budgets=[3e18]"))]
+    assert 2e8 < max(sizes) < 3.2e8
+
+
+@pytest.mark.parametrize("study", ["isoflop_gpu", "lr_gpu"])
+def test_nobody_is_told_that_a_run_could_be_faster(composer: Composer, study: str) -> None:
+    found = composed(composer, study)
+    pairs = [(one.config.cluster, run) for one, run in zip(found, runs(found), strict=True)]
+    devices.check(pairs, here=False)
+    assert devices.slow(pairs) == []
+    for cluster, run in pairs:
+        shape = job_spec_of(cluster)
+        assert (shape.gpus_per_node, shape.tasks_per_node, run.runtime.device) == (1, 1, "cuda")
+        chosen = choose(run, A100, 1)
+        assert chosen.compile.blocks and advice(run, chosen, A100, 1) is None
+
+
+def test_all_of_the_main_study_is_two_hours_on_one_gpu(isoflop: list[RunConfig]) -> None:
+    flops = sum(run.budget.flops or 0.0 for run in isoflop)
+    assert flops / GPU_FLOPS / 3600 == pytest.approx(1.6, abs=0.1)
+    assert max(tokens(run)[0] for run in isoflop) / 4 == pytest.approx(345e6, rel=0.01), "of text, for four readings"
+
+
+def test_learning_rates_are_swept_around_the_rule(composer: Composer) -> None:
+    (run,) = runs(composed(composer, "lr_gpu"))
+    assert 1e7 < matmul(run) < 2e7
+    assert tokens(run)[0] / matmul(run) == pytest.approx(20, rel=1e-3)
+    lists = compose("config", overrides=["study=lr_gpu", *GIVEN], return_hydra_config=True).hydra.sweeper.params
+    assert lists["optim.lr_scale"] == "0.25,0.5,0.7,1,1.4,2,4"
+
+
+def test_a_search_has_its_space_and_a_first_rung_of_many_steps(composer: Composer) -> None:
+    config = composer.compose(["study=asha_gpu", *GIVEN]).config
+    space = compose("config", overrides=["study=asha_gpu", *GIVEN], return_hydra_config=True).hydra.sweeper.params
+    assert set(space) == {"optim.lr", "batch.tokens"}
+    run = resolve(config.run())
+    assert (config.search.name, config.cluster.gpus_per_node, run.precision.name) == ("asha", 1, "bf16")
+    assert 1e7 < matmul(run) < 2e7
+    first = tokens(run)[0] / config.search.eta**3
+    largest = 131072
+    assert f"{largest})" in space["batch.tokens"] and first / largest > 70
