@@ -8,16 +8,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from train.spec.config import DataConfig
 from train.spec.from_mapping import read, unknown_key
 from train.spec.interrupts import INTERRUPTED, WRONG, guarded
-from train.spec.manifest import Manifest, folder, read_manifest, verify
+from train.spec.manifest import Kind, Manifest, folder, read_manifest, verify
 
 _LINE_SECONDS = 0.1
+_LOG_SECONDS = 30.0
+_KINDS_SHOWN = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,35 +124,63 @@ def report(target: Path, manifest: Manifest, seconds: float | None) -> list[str]
     if manifest.skipped_counts.get("broken"):
         first = manifest.skipped[0]
         lines.append(f"broken documents: {manifest.skipped_counts['broken']}, the first is {first.file}: {first.why}")
-    return lines
+    return [*lines, *by_kind(manifest.kinds)]
+
+
+def by_kind(kinds: Sequence[Kind]) -> list[str]:
+    """Return a table of what is there of each kind, most text first; bytes/token with the tokens that end documents."""
+    if not kinds:
+        return []
+    shown = sorted(kinds, key=lambda one: (-one.bytes, one.kind))[:_KINDS_SHOWN]
+    rows = [("files", "documents", "bytes", "tokens", "bytes/token")]
+    for one in shown:
+        fertility = f"{one.bytes / one.tokens:.2f}"
+        rows.append((one.kind, f"{one.documents:,}", _millions(one.bytes), _millions(one.tokens), fertility))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *numbers in rows:
+        cells = (cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return [*lines, f"and {len(kinds) - len(shown)} kinds more"] if len(kinds) > len(shown) else lines
 
 
 class Display:
-    """One line that is rewritten on a terminal; elsewhere one line a stage."""
+    """One line that is rewritten on a terminal; elsewhere a line a stage, and one every half minute."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.perf_counter) -> None:
         self._stream = stream
+        self._clock = clock
         self._live = stream.isatty()
         self._began: float | None = None
         self._stage = ""
-        self._shown = 0.0
+        self._stage_began = self._shown = 0.0
+        self._first = 0.0
 
     @property
     def seconds(self) -> float | None:
         """Time since the first stage [s]; None when there was none."""
-        return None if self._began is None else time.perf_counter() - self._began
+        return None if self._began is None else self._clock() - self._began
 
-    def show(self, stage: str, share: float) -> None:
-        """Show that `share` of `stage` is done."""
-        now = time.perf_counter()
+    def show(self, stage: str, share: float, size: int = 0) -> None:
+        """Show that `share` of `stage` is done, which has `size` bytes to do; 0: that is not known."""
+        now = self._clock()
         self._began = now if self._began is None else self._began
-        fresh, self._stage = stage != self._stage, stage
+        fresh = stage != self._stage
+        if fresh:
+            self._stage, self._stage_began, self._first = stage, now, share
+        said = pace(share, self._first, now - self._stage_began, size)
         if self._live:
             if fresh or share >= 1 or now - self._shown > _LINE_SECONDS:
                 self._shown = now
-                self._stream.write(f"\r\x1b[2Kpreparing data: {stage} {100 * share:3.0f} %  {now - self._began:.0f} s")
+                line = f"preparing data: {stage} {100 * share:3.0f} %  {now - self._began:.0f} s{said}"
+                self._stream.write(f"\r\x1b[2K{line}")
         elif fresh:
-            self._stream.write(f"preparing data: {stage}\n")
+            self._shown = now
+            before = f" ({100 * share:.0f} % was done before)" if share > 0 else ""
+            self._stream.write(f"preparing data: {stage}{before}\n")
+        elif now - self._shown > _LOG_SECONDS:
+            self._shown = now
+            self._stream.write(f"preparing data: {stage} {100 * share:.0f} %{said}\n")
         self._stream.flush()
 
     def end(self) -> None:
@@ -158,6 +188,20 @@ class Display:
         if self._live and self._began is not None:
             self._stream.write("\r\x1b[2K")
             self._stream.flush()
+
+
+def pace(share: float, first: float, seconds: float, size: int) -> str:
+    """Return how fast a stage goes and how long it will take, as ", 12.3 MB/s, 1:20 left"; "" where neither is known.
+
+    first: the share that was done when it began; seconds: since then; size: of all of it [bytes].
+    """
+    if share <= first or share >= 1 or seconds <= 0:
+        return ""
+    rate = f", {(share - first) * size / seconds / 1e6:.1f} MB/s" if size else ""
+    left = round(seconds * (1 - share) / (share - first))
+    hours, minutes = left // 3600, left // 60 % 60
+    clock = f"{hours}:{minutes:02d}:{left % 60:02d}" if hours else f"{minutes}:{left % 60:02d}"
+    return f"{rate}, {clock} left"
 
 
 def _parser() -> argparse.ArgumentParser:

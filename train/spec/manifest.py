@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,16 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What came from files of one extension, in both splits: documents, bytes of text, tokens with separators."""
+
+    kind: str
+    documents: int
+    bytes: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class TokenizerFile:
     """How text became tokens; `file` is None for the byte tokenizer."""
 
@@ -154,6 +164,7 @@ class Manifest:
     `skipped` lists the first 100 documents left out (broken ones first; neither duplicates nor what
     is over data.max_bytes), `skipped_counts` counts all by reason.
     `members` are the sources of a mixture, in the order of data.sources; a corpus of its own has none.
+    `kinds` are in the order of their names; of one that an earlier version prepared there are none.
     """
 
     format: int
@@ -168,6 +179,7 @@ class Manifest:
     skipped_counts: dict[str, int]
     fingerprint: str
     members: tuple[Member, ...] = ()
+    kinds: tuple[Kind, ...] = ()
 
     def dumps(self) -> str:
         """Return the manifest as JSON text."""
@@ -337,9 +349,20 @@ def fingerprint_of(tokenizer: TokenizerFile, separator_token: int, splits: Mappi
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def kinds_together(kinds: Iterable[Kind]) -> tuple[Kind, ...]:
+    """Return the sums of each kind, in the order of their names."""
+    sums: dict[str, Kind] = {}
+    for one in kinds:
+        so_far = sums.get(one.kind, Kind(one.kind, 0, 0, 0))
+        sums[one.kind] = Kind(
+            one.kind, so_far.documents + one.documents, so_far.bytes + one.bytes, so_far.tokens + one.tokens
+        )
+    return tuple(sums[kind] for kind in sorted(sums))
+
+
 def check_sizes(folder: str | Path, manifest: Manifest, splits: tuple[str, ...] = SPLITS) -> None:
     """Raise ValueError when a file of the corpus is missing or has another size than the manifest says (cheap)."""
-    for path, size, _ in _files(Path(folder), manifest, splits):
+    for path, size, _ in files_of(Path(folder), manifest, splits):
         try:
             found = path.stat().st_size
         except FileNotFoundError:
@@ -351,7 +374,9 @@ def check_sizes(folder: str | Path, manifest: Manifest, splits: tuple[str, ...] 
             )
 
 
-def verify(folder: str | Path, progress: Callable[[str, float], None] = lambda stage, share: None) -> Manifest:
+def verify(
+    folder: str | Path, progress: Callable[[str, float, int], None] = lambda stage, share, size: None
+) -> Manifest:
     """Return the manifest after reading every file and comparing its SHA-256.
 
     Raises ValueError that names the first file that differs and how.
@@ -359,7 +384,7 @@ def verify(folder: str | Path, progress: Callable[[str, float], None] = lambda s
     folder = Path(folder)
     manifest = read_manifest(folder)
     check_sizes(folder, manifest)
-    files = list(_files(folder, manifest, SPLITS))
+    files = list(files_of(folder, manifest))
     total = sum(path.stat().st_size for path, _, _ in files) or 1
     done = 0
     for path, size, sha256 in files:
@@ -371,11 +396,13 @@ def verify(folder: str | Path, progress: Callable[[str, float], None] = lambda s
                 f"it begins with {beginning(path)}; {_again(path.parent)}"
             )
         done += size or 0
-        progress("verifying", done / total)
+        progress("verifying", done / total, total)
     return manifest
 
 
-def _files(folder: Path, manifest: Manifest, splits: tuple[str, ...]) -> Iterator[tuple[Path, int | None, str]]:
+def files_of(
+    folder: Path, manifest: Manifest, splits: tuple[str, ...] = SPLITS
+) -> Iterator[tuple[Path, int | None, str]]:
     """Yield path, size [bytes] (None: not recorded) and sha256 of every file of these splits."""
     if manifest.tokenizer.file is not None:
         yield folder / manifest.tokenizer.file, None, manifest.tokenizer.sha256
@@ -408,6 +435,7 @@ def _parse(mapping: Mapping[str, Any]) -> Manifest:
         skipped_counts=dict(mapping["skipped_counts"]),
         fingerprint=mapping["fingerprint"],
         members=tuple(read(Member, one, "members") for one in mapping.get("members", ())),
+        kinds=tuple(read(Kind, one, "kinds") for one in mapping.get("kinds", ())),
     )
 
 

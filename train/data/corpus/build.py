@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from train.data.corpus.choice import Choice, choose
+from train.data.corpus.done import to_disk
 from train.data.corpus.messages import Progress, as_yaml, too_short
 from train.data.corpus.parts import parts_of
+from train.data.corpus.prepare import SPOOLS
 from train.data.corpus.readers import Columns
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
-from train.data.corpus.spool import Choice, Spooled, SpoolTask, choose, spool
+from train.data.corpus.spool import Spooled, SpoolTask, spool, spooled
 from train.data.corpus.tally import LISTED, Tally
 from train.data.corpus.tokenizer import FILE as TOKENIZER_FILE
 from train.data.corpus.tokenizer import describe, sample, separator_of, train_bpe
 from train.data.corpus.workers import Workers
-from train.data.corpus.write_shards import plan, to_disk, write
+from train.data.corpus.write_shards import Places, ShardTask, plan, write, written
 from train.spec.config import DataConfig
 from train.spec.extensions import canonical
 from train.spec.manifest import (
     FILE,
     FORMAT,
     SPLITS,
+    Kind,
     Manifest,
     Shard,
     Skipped,
     Split,
+    files_of,
     fingerprint_of,
+    kinds_together,
     settings_of,
     token_bytes,
 )
 
-Task = TypeVar("Task")
+Task = TypeVar("Task", SpoolTask, ShardTask)
 Result = TypeVar("Result")
 
 
@@ -44,23 +51,44 @@ class _Job:
 
     config: DataConfig
     folder: Path
+    places: Places
     spools: Path
     pool: Workers
     progress: Progress
 
-    def run(self, stage: str, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        return self.pool.run(work, tasks, lambda share: self.progress(stage, share))
+    def run(
+        self,
+        stage: str,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        finished: Callable[[Task], Result | None],
+    ) -> list[Result]:
+        """Return the results of all tasks, in their order; those that are `finished` are not done again."""
+        results = [finished(task) for task in tasks]
+        left = [number for number, result in enumerate(results) if result is None]
+        total = sum(task.size for task in tasks)
+        done = total - sum(tasks[number].size for number in left)
+        self.progress(stage, done / max(1, total) if left else 1.0, total)
+        for place, result in self.pool.run(work, [tasks[number] for number in left]):
+            results[left[place]] = result
+            done += tasks[left[place]].size
+            self.progress(stage, done / max(1, total), total)
+        return [result for result in results if result is not None]
 
 
 def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, given: str | None = None) -> Path:
     """Return the finished folder of `config`, made inside `staging` (which may hold other files as well).
 
+    What a build there that was killed had finished is not done again.
+
     `given` is the JSON of the tokenizer to use; None: train one (bpe), or none is needed (bytes).
     Raises ValueError when the source is missing, damaged, or too little for the settings.
     """
-    job = _Job(config, staging / "built", staging / "spools", pool, progress)
-    for made in (job.folder, job.spools):
-        made.mkdir()
+    places = Places(staging / "built", staging / "shards", staging / "parts")
+    job = _Job(config, places.shards, places, staging / SPOOLS, pool, progress)
+    shutil.rmtree(places.scratch, ignore_errors=True)
+    for made in (job.folder, job.spools, places.records, places.scratch):
+        made.mkdir(exist_ok=True)
     progress("listing files", 0.0)
     listing = _listed(config)
     spools = _read(job, listing)
@@ -75,7 +103,7 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, 
             tokenizer = train_bpe(sample(texts), config.vocab_size)
         (job.folder / TOKENIZER_FILE).write_bytes(tokenizer.encode("utf-8"))
     separator = separator_of(tokenizer, config.vocab_size)
-    splits = _encode(job, choice, tokenizer, separator)
+    splits, kinds = _encode(job, choice, tokenizer, separator)
 
     described = describe(config.tokenizer, config.vocab_size, tokenizer)
     skipped, counts = _skipped(listing, spools, choice)
@@ -91,7 +119,9 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, 
         skipped=skipped,
         skipped_counts=counts,
         fingerprint=fingerprint_of(described, separator, splits),
+        kinds=kinds,
     )
+    _keep_only(job.folder, {path.name for path, _, _ in files_of(job.folder, manifest)})
     write_manifest(job.folder, manifest)
     return job.folder
 
@@ -125,11 +155,12 @@ def _read(job: _Job, listing: Listing) -> list[Spooled]:
     config = job.config
     columns = Columns(config.text_column, config.prompt_column)
     tasks = [
-        SpoolTask(files, columns, config.source is None, job.spools / str(number))
-        for number, files in enumerate(chunked(listing.files))
+        SpoolTask(files, columns, config.source is None, job.spools, job.places.scratch)
+        for files in chunked(listing.files)
     ]
-    spools = job.run("reading", spool, tasks)
-    if not any(s.sizes for s in spools):
+    _keep_only(job.spools, {f"{task.key}{end}" for task in tasks for end in (".json", ".text", ".index")})
+    spools = job.run("reading", spool, tasks, spooled)
+    if not any(s.documents for s in spools):
         broken = _tallied(s.broken for s in spools)
         first = f"the first is {broken.first[0].file}: {broken.first[0].why}" if broken.total else "no text is in them"
         raise ValueError(
@@ -142,7 +173,7 @@ def _read(job: _Job, listing: Listing) -> list[Spooled]:
 def _check_choice(config: DataConfig, choice: Choice, spools: Iterable[Spooled]) -> None:
     """Raise ValueError when a split has no document."""
     if not len(choice.train) and not len(choice.validation):
-        smallest = min(size for s in spools for size in s.sizes)
+        smallest = min(int(s.read_index()["size"].min()) for s in spools if s.documents)
         raise ValueError(
             f"data.max_bytes={config.max_bytes} is less than the first document needs "
             f"(they have {smallest} bytes and more): raise it"
@@ -152,16 +183,18 @@ def _check_choice(config: DataConfig, choice: Choice, spools: Iterable[Spooled])
             raise ValueError(too_short(name, 0, config))
 
 
-def _encode(job: _Job, choice: Choice, tokenizer: str | None, separator: int) -> dict[str, Split]:
+def _encode(
+    job: _Job, choice: Choice, tokenizer: str | None, separator: int
+) -> tuple[dict[str, Split], tuple[Kind, ...]]:
     """Write the shards of both splits; ValueError when one is shorter than a sequence."""
     parts = {"train": choice.train, "validation": choice.validation}
     width = token_bytes(job.config.vocab_size)
-    tasks = {name: list(plan(part, name, tokenizer, separator, job.folder, width)) for name, part in parts.items()}
-    written = iter(job.run("encoding", write, [task for name in SPLITS for task in tasks[name]]))
-    splits = {}
+    tasks = {name: list(plan(part, name, tokenizer, separator, job.places, width)) for name, part in parts.items()}
+    found = job.run("encoding", write, [task for name in SPLITS for task in tasks[name]], written)
+    each, splits = iter(found), {}
     for name in SPLITS:
-        mine = [next(written) for _ in tasks[name]]
-        shards, size = tuple(shard for shard, _ in mine), sum(size for _, size in mine)
+        mine = [next(each) for _ in tasks[name]]
+        shards, size = tuple(one.shard for one in mine), sum(one.size for one in mine)
         tokens = sum(shard.tokens for shard in shards)
         if tokens <= job.config.sequence_length:
             raise ValueError(too_short(name, tokens, job.config))
@@ -171,7 +204,14 @@ def _encode(job: _Job, choice: Choice, tokenizer: str | None, separator: int) ->
                 f"({tokens} tokens): give more records of which some text counts"
             )
         splits[name] = split_of(len(parts[name]), size, shards)
-    return splits
+    return splits, kinds_together(kind for one in found for kind in one.kinds)
+
+
+def _keep_only(folder: Path, names: set[str]) -> None:
+    """Remove what a killed build left of other text or other settings."""
+    for path in folder.iterdir():
+        if path.name not in names:
+            path.unlink()
 
 
 def _skipped(listing: Listing, spools: Sequence[Spooled], choice: Choice) -> tuple[tuple[Skipped, ...], dict[str, int]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol
 
 from train.spec.config import DataConfig
 
-Progress: TypeAlias = Callable[[str, float], None]
-"""Gets the stage's name and the share of it that is done."""
+
+class Progress(Protocol):
+    """Who is told how far preparing has come."""
+
+    def __call__(self, stage: str, share: float, size: int = 0) -> None:
+        """Take notice of the share of a stage that is done, and of how much the stage has to do [bytes; 0: unknown]."""
 
 
 def too_short(split: str, tokens: int, config: DataConfig) -> str:

@@ -19,6 +19,7 @@ from train.spec.manifest import (
     Split,
     fingerprint_of,
     folder,
+    kinds_together,
     read_manifest,
     settings_of,
     sources_of,
@@ -60,6 +61,7 @@ def combine(config: DataConfig, root: Path, staging: Path) -> Path:
             Member(one.name, place.name, one.fingerprint, one.bytes_per_token)
             for place, one in zip(places, manifests, strict=True)
         ),
+        kinds=kinds_together(kind for one in manifests for kind in one.kinds),
     )
     write_manifest(made, manifest)
     return made

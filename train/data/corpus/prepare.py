@@ -26,9 +26,13 @@ from train.spec.manifest import (
 )
 
 TOKENIZER = "tokenizer.json"
+SPOOLS = "spools"
+"""Folder of what has been read, in the folder in which a corpus is made."""
+REPLACED = "replaced"
+"""The corpus that was there before, for a moment."""
 
 
-def silent(stage: str, share: float) -> None:
+def silent(stage: str, share: float, size: int = 0) -> None:
     """Report progress to nobody."""
 
 
@@ -151,17 +155,18 @@ def _checked(config: DataConfig, target: Path) -> Path:
 
 
 def _build_and_swap(config: DataConfig, target: Path, progress: Progress, workers: int | None) -> None:
-    """Build in a staging folder beside `target`, then rename: at no time is half a corpus under its name."""
+    """Build in a staging folder beside `target`, then rename: at no time is half a corpus under its name.
+
+    The staging folder goes, however it ends, unless a process was killed: then the next call goes on in it.
+    """
     from train.data.corpus.build import build
     from train.data.corpus.mixture_manifest import combine
-    from train.data.corpus.workers import Workers, cores
+    from train.data.corpus.workers import KilledError, Workers, cores
 
-    prefix = f".{target.name}{STAGING}"
-    for stale in target.parent.glob(f"{prefix}*"):  # we hold the lock: whoever left these was killed
-        shutil.rmtree(stale, ignore_errors=True)
-    staging = target.with_name(prefix + secrets.token_hex(4))
+    staging = _staging(target, going_on=not config.sources)
+    keep = False
     try:
-        staging.mkdir()
+        staging.mkdir(exist_ok=True)
         (staging / PREPARER).write_text(f"{os.uname().nodename} {os.getpid()}\n", encoding="utf-8")
         if config.sources:
             built = combine(config, target.parent, staging)
@@ -169,8 +174,25 @@ def _build_and_swap(config: DataConfig, target: Path, progress: Progress, worker
             with Workers(workers or cores()) as pool:
                 built = build(config, staging, pool, progress, tokenizer_given(config, target.parent))
         if target.exists():
-            target.rename(staging / "replaced")
+            target.rename(staging / REPLACED)
         built.rename(target)
+    except KilledError:
+        keep = True
+        raise
     finally:
-        with deferred():
-            shutil.rmtree(staging, ignore_errors=True)
+        if not keep:
+            with deferred():
+                shutil.rmtree(staging, ignore_errors=True)
+
+
+def _staging(target: Path, *, going_on: bool) -> Path:
+    """Return the folder to build in: what a killed process left, if we are `going_on` and it has text, else a new one.
+
+    We hold the lock, so whoever left such a folder is gone; what is of no use is removed.
+    """
+    prefix = f".{target.name}{STAGING}"
+    left = sorted(target.parent.glob(f"{prefix}*"))
+    used = next((one for one in left if going_on and (one / SPOOLS).is_dir()), None)
+    for one in left:
+        shutil.rmtree(one / REPLACED if one == used else one, ignore_errors=True)
+    return used or target.with_name(prefix + secrets.token_hex(4))

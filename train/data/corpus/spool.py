@@ -1,4 +1,4 @@
-"""First pass: raw files to spool files of documents in normal form, and the choice of documents by content hash.
+"""First pass: raw files to spools of documents in normal form.
 
 Spooling freezes the text: the tokenizer and the shards are made from what was read once, even when the source changes
 meanwhile, and every format looks the same from here on. It costs the size of the text on disk while preparing.
@@ -6,139 +6,132 @@ meanwhile, and every format looks the same from here on. It costs the size of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from train.data.corpus.clean import digest, left_out_by_content, normalised
+from train.data.corpus.done import fresh, key_of, record, recorded
 from train.data.corpus.parts import joined
-from train.data.corpus.readers import Columns, documents
+from train.data.corpus.readers import Columns, Raw, documents
 from train.data.corpus.tally import Tally
 from train.data.corpus.walk import SourceFile
 
-Words: TypeAlias = npt.NDArray[np.uint64]
+DOCUMENT = np.dtype([("digest", ">u8", (4,)), ("size", ">u8"), ("kind", ">u2")])
+"""A document in a spool's index: its hash, its size [bytes], and the number of its kind among the spool's."""
 
-DIGEST_BYTES = 32
+_DOCUMENT = struct.Struct(">32sQH")
 
 
 @dataclass(frozen=True)
 class SpoolTask:
-    """Files for one process to read; `rules`: leave out generated text (the environment's sources only)."""
+    """Files for one process to read; `rules`: leave out generated text (the environment's sources only).
+
+    folder: of spools; scratch: of files that are being written.
+    """
 
     files: tuple[SourceFile, ...]
     columns: Columns
     rules: bool
-    path: Path
+    folder: Path
+    scratch: Path
+
+    @cached_property
+    def key(self) -> str:
+        """What names the text: files by name, path, size and time of change, and how they are read."""
+        files = [(one.name, one.path, one.size, one.time, one.kind) for one in self.files]
+        return key_of("spool", self.columns.text, self.columns.prompt, self.rules, files)
+
+    @property
+    def size(self) -> int:
+        """How much there is to read [bytes]."""
+        return sum(file.size for file in self.files)
 
 
 @dataclass(frozen=True)
 class Spooled:
-    """What one process read: digests (32 bytes each) and sizes [bytes] of its documents, in the spool's order."""
+    """What one process read: where its text and the index of its documents lie, and what it left out."""
 
-    path: Path
-    digests: bytes
-    sizes: tuple[int, ...]
+    text: Path
+    index: Path
+    documents: int
+    kinds: tuple[str, ...]
     broken: Tally
     left_out: Tally
 
-
-@dataclass(frozen=True)
-class Documents:
-    """The chosen documents, in the order of their hashes: where each lies."""
-
-    spools: tuple[Path, ...]
-    spool: npt.NDArray[np.int64]
-    offset: npt.NDArray[np.int64]
-    size: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.size)
-
-    def part(self, which: npt.NDArray[np.bool_] | slice) -> Documents:
-        """Return some of the documents, in the same order."""
-        return Documents(self.spools, self.spool[which], self.offset[which], self.size[which])
-
-    def texts(self) -> Iterator[bytes]:
-        """Yield the documents in the order of their hashes, reading each from its spool."""
-        maps: dict[int, npt.NDArray[np.uint8]] = {}
-        for number, offset, size in zip(self.spool.tolist(), self.offset.tolist(), self.size.tolist(), strict=True):
-            if number not in maps:
-                maps[number] = np.memmap(self.spools[number], dtype=np.uint8, mode="r")
-            yield maps[number][offset : offset + size].tobytes()
+    def read_index(self) -> npt.NDArray[Any]:
+        """Return the index of the documents, in the spool's order (`DOCUMENT`)."""
+        return np.fromfile(self.index, dtype=DOCUMENT)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The documents of both splits, and how many were left out because they are there twice or over max_bytes."""
-
-    train: Documents
-    validation: Documents
-    duplicates: int
-    over_max_bytes: int
+def spooled(task: SpoolTask) -> Spooled | None:
+    """Return the spool of a task that has been finished before; None: it has not."""
+    found = recorded(task.folder / f"{task.key}.json", task.key)
+    return None if found is None else _spooled(task, found)
 
 
 def spool(task: SpoolTask) -> Spooled:
-    """Read the files of `task` into its spool file. Raises ValueError when a container is damaged."""
-    digests, sizes = bytearray(), []
-    broken, left_out = Tally(), Tally()
-    with task.path.open("wb", buffering=1 << 20) as stream:
+    """Read the files of `task` into its spool. Raises ValueError when a container is damaged."""
+    broken, left_out, kinds, size = Tally(), Tally(), dict[str, int](), 0
+    index = bytearray()
+    text_path, index_path = (task.folder / f"{task.key}{end}" for end in (".text", ".index"))
+    with fresh(text_path, task.scratch) as stream:
         for file in task.files:
-            for raw in documents(file, task.columns):
-                if raw.broken is not None:
-                    broken.add(raw.name, raw.broken)
-                    continue
-                try:
-                    text = joined(raw.parts) if raw.parts else normalised(raw.content)
-                except UnicodeDecodeError as error:
-                    broken.add(raw.name, f"not UTF-8 (byte {error.start})")
-                    continue
-                except ValueError as error:
-                    broken.add(raw.name, str(error))
-                    continue
+            kind = kinds.setdefault(file.kind, len(kinds))
+            for name, text in _texts(file, task.columns, broken):
                 why = "empty" if not text else left_out_by_content(text) if task.rules else None
                 if why:
-                    left_out.add(raw.name, why)
+                    left_out.add(name, why)
                     continue
                 stream.write(text)
-                digests += digest(text)
-                sizes.append(len(text))
-    return Spooled(task.path, bytes(digests), tuple(sizes), broken, left_out)
+                index += _DOCUMENT.pack(digest(text), len(text), kind)
+                size += len(text)
+    with fresh(index_path, task.scratch) as stream:
+        stream.write(index)
+    found = {
+        "documents": len(index) // _DOCUMENT.size,
+        "kinds": list(kinds),
+        "broken": broken.plain(),
+        "left_out": left_out.plain(),
+    }
+    record(task.folder / f"{task.key}.json", task.key, {text_path: size, index_path: len(index)}, found, task.scratch)
+    return _spooled(task, found)
 
 
-def choose(spools: Sequence[Spooled], validation_fraction: float, max_bytes: int | None) -> Choice:
-    """Return which documents are in the corpus and in which split: a function of their content only.
-
-    Documents are ordered by their hash; of equal ones the first stays; the order is cut before the document that would
-    pass `max_bytes`. The second 8 bytes of the hash, as a share of 2^64, below `validation_fraction`: held out.
-    """
-    words = np.frombuffer(b"".join(s.digests for s in spools), dtype=">u8").reshape(-1, DIGEST_BYTES // 8)
-    keys = words.astype(np.uint64)
-    size = np.array([n for s in spools for n in s.sizes], dtype=np.int64)
-    number = np.repeat(np.arange(len(spools)), [len(s.sizes) for s in spools]).astype(np.int64)
-    offset = np.concatenate([_starts(s.sizes) for s in spools]) if spools else np.empty(0, dtype=np.int64)
-
-    order = np.lexsort(tuple(keys[:, column] for column in reversed(range(keys.shape[1]))))
-    first = np.ones(len(order), dtype=bool)
-    ordered = keys[order]
-    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    order = order[first]
-    unique = len(order)
-    if max_bytes is not None:
-        order = order[: int(np.searchsorted(np.cumsum(size[order]), max_bytes, side="right"))]
-    held_out = keys[order, 1] < np.uint64(int(validation_fraction * 2**64))
-    chosen = Documents(tuple(s.path for s in spools), number[order], offset[order], size[order])
-    return Choice(
-        train=chosen.part(~held_out),
-        validation=chosen.part(held_out),
-        duplicates=len(first) - unique,
-        over_max_bytes=unique - len(order),
+def _spooled(task: SpoolTask, found: dict[str, Any]) -> Spooled:
+    return Spooled(
+        text=task.folder / f"{task.key}.text",
+        index=task.folder / f"{task.key}.index",
+        documents=found["documents"],
+        kinds=tuple(found["kinds"]),
+        broken=Tally.of(found["broken"]),
+        left_out=Tally.of(found["left_out"]),
     )
 
 
-def _starts(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    ends = np.cumsum(np.array(sizes, dtype=np.int64), dtype=np.int64)
-    return ends - np.array(sizes, dtype=np.int64)
+def _texts(file: SourceFile, columns: Columns, broken: Tally) -> Iterator[tuple[str, bytes]]:
+    """Yield the documents of a file, in their normal form, with their names; those that are none go into `broken`."""
+    for raw in documents(file, columns):
+        text, why = _text(raw)
+        if why is None:
+            yield raw.name, text
+        else:
+            broken.add(raw.name, why)
+
+
+def _text(raw: Raw) -> tuple[bytes, str | None]:
+    """Return a document in its normal form, and why it is none."""
+    if raw.broken is not None:
+        return b"", raw.broken
+    try:
+        return joined(raw.parts) if raw.parts else normalised(raw.content), None
+    except UnicodeDecodeError as error:
+        return b"", f"not UTF-8 (byte {error.start})"
+    except ValueError as error:
+        return b"", str(error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from train.spec.manifest import Skipped
 
@@ -39,6 +40,15 @@ class Tally:
         """Count those of another tally."""
         self.counts.update(other.counts)
         self._keep(other.first)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the tally as JSON holds it."""
+        return {"counts": dict(self.counts), "first": [(one.file, one.why) for one in self.first]}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Tally:
+        """Return the tally of what `plain` returned."""
+        return cls(plain["counts"].items(), (Skipped(file, why) for file, why in plain["first"]))
 
     def _keep(self, more: list[Skipped]) -> None:
         self._kept += more

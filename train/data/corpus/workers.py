@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import TypeVar
@@ -22,6 +22,10 @@ def cores() -> int:
     """Return how many processes this one may keep busy (its CPU affinity, at most 32)."""
     affinity = getattr(os, "sched_getaffinity", None)
     return min(len(affinity(0)) if affinity else os.cpu_count() or 1, MOST)
+
+
+class KilledError(ValueError):
+    """A process of the pool was killed; what others have finished is of use."""
 
 
 class Workers:
@@ -43,34 +47,26 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def run(
-        self, work: Callable[[Task], Result], tasks: Sequence[Task], progress: Callable[[float], None]
-    ) -> list[Result]:
-        """Return ``[work(task) for task in tasks]``; `progress` gets the share that is done."""
-        results = []
-        progress(0.0)
-        for number, result in enumerate(self._results(work, tasks), 1):
-            results.append(result)
-            progress(number / len(tasks))
-        return results
+    def run(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        """Yield the number of each task and its result, ``work(task)``, as they are done.
 
-    def _results(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        Raises what `work` raises, and KilledError when one of the processes was killed.
+        """
         if self._count == 1 or len(tasks) <= 1:
-            return map(work, tasks)
+            yield from ((number, work(task)) for number, task in enumerate(tasks))
+            return
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._count, mp_context=context, initializer=_end_with_the_parent)
-        return _named(self._pool.map(work, tasks))
-
-
-def _named(results: Iterator[Result]) -> Iterator[Result]:
-    try:
-        yield from results
-    except BrokenProcessPool:
-        raise ValueError(
-            "a process that prepared data was killed, probably for lack of memory: free some, or start again with "
-            "fewer workers (--workers 1)"
-        ) from None
+        try:
+            numbers = {self._pool.submit(work, task): number for number, task in enumerate(tasks)}
+            for future in as_completed(numbers):
+                yield numbers.pop(future), future.result()
+        except BrokenProcessPool:
+            raise KilledError(
+                "a process that prepared data was killed, probably for lack of memory: free some, or start again with "
+                "fewer workers (--workers 1); what was finished is not done again"
+            ) from None
 
 
 def _end_with_the_parent() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.environment import python_path
-from train.prepare import Display, configured
+from train.prepare import Display, configured, pace
 from train.spec.manifest import read_manifest
 
 REPOSITORY = Path(__file__).parents[4]
@@ -123,6 +123,43 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("interrupted: nothing was left behind")
     assert [path.name for path in (tmp_path / "data").iterdir()] == [".big-bpe4096.lock"]
+
+
+def test_a_log_has_a_line_a_stage_and_one_every_half_minute_with_rate_and_time_left() -> None:
+    stream, now = io.StringIO(), [0.0]
+    display = Display(stream, lambda: now[0])
+    for seconds, stage, share in (
+        (0, "reading", 0.0),
+        (10, "reading", 0.2),
+        (40, "reading", 0.5),
+        (80, "reading", 1.0),
+        (81, "encoding", 0.25),
+        (121, "encoding", 0.30),
+    ):
+        now[0] = seconds
+        display.show(stage, share, 800_000_000)
+    assert stream.getvalue().splitlines() == [
+        "preparing data: reading",
+        "preparing data: reading 50 %, 10.0 MB/s, 0:40 left",
+        "preparing data: reading 100 %",
+        "preparing data: encoding (25 % was done before)",
+        "preparing data: encoding 30 %, 1.0 MB/s, 9:20 left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "first", "seconds", "size", "said"),
+    [
+        (0.0, 0.0, 5.0, 100, ""),
+        (0.4, 0.4, 5.0, 100, ""),
+        (1.0, 0.0, 5.0, 100, ""),
+        (0.5, 0.0, 0.0, 100, ""),
+        (0.5, 0.0, 3700.0, 0, ", 1:01:40 left"),
+        (0.5, 0.25, 60.0, 2_400_000_000, ", 10.0 MB/s, 2:00 left"),
+    ],
+)
+def test_pace(share: float, first: float, seconds: float, size: int, said: str) -> None:
+    assert pace(share, first, seconds, size) == said
 
 
 class _Terminal(io.StringIO):

@@ -20,9 +20,11 @@ from tokenizers import Tokenizer
 from tests.environment import python_path
 from train.data.corpus.clean import normalised
 from train.data.corpus.prepare import prepare
-from train.prepare import report
+from train.data.corpus.workers import KilledError
+from train.data.corpus.write_shards import ShardTask, Written, write
+from train.prepare import by_kind, report
 from train.spec.config import DataConfig
-from train.spec.manifest import Manifest, read_manifest, verify
+from train.spec.manifest import Kind, Manifest, read_manifest, verify
 
 Make = Callable[..., DataConfig]
 WriteTexts = Callable[..., Path]
@@ -141,7 +143,30 @@ def test_what_is_left_out_is_counted(texts: Path, small: Make, tmp_path: Path) -
     told = "left out: 3 broken, 1 duplicate, 1 empty, 1 not a text file by its name"
     assert report(Path("d"), manifest, 1.0)[1] == f"{told} (5 named in d/manifest.json)"
     copies = replace(manifest, skipped=(), skipped_counts={"duplicate": 2})
-    assert report(Path("d"), copies, None)[1:] == ["left out: 2 duplicate"]
+    assert report(Path("d"), copies, None)[1:] == ["left out: 2 duplicate", *by_kind(manifest.kinds)]
+
+
+def test_documents_bytes_and_tokens_are_counted_by_kind(texts: Path, small: Make, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(texts, tmp_path / "texts"))
+    (source / "a_copy.txt").write_bytes(next(source.glob("*.py")).read_bytes())
+    (source / "lines.jsonl").write_bytes(b'{"text": "a line of its own"}\n{"text": "another, so there are two"}\n')
+    manifest = read_manifest(prepare(small(source, tokenizer="bytes", vocab_size=257), tmp_path, workers=1))
+    kinds = {one.kind: one for one in manifest.kinds}
+    assert {kind: one.documents for kind, one in kinds.items()} == {".jsonl": 2, ".md": 30, ".py": 29, ".txt": 1}
+    assert kinds[".jsonl"] == Kind(".jsonl", 2, 44, 46)
+    markdown = [normalised(path.read_bytes()) for path in source.rglob("*.md")]
+    assert kinds[".md"] == Kind(".md", 30, sum(map(len, markdown)), sum(map(len, markdown)) + 30)
+    for name in ("documents", "bytes", "tokens"):
+        whole = sum(getattr(split, name) for split in manifest.splits.values())
+        assert sum(getattr(one, name) for one in manifest.kinds) == whole, name
+    table = by_kind(manifest.kinds)
+    assert [line.split()[0] for line in table] == ["files", ".py", ".md", ".txt", ".jsonl"]
+    assert table[-1].split() == [".jsonl", "2", "44", "46", "0.96"]
+    assert by_kind(()) == []
+    assert by_kind([Kind(f".{n:02d}", 1, 9, 3) for n in range(25)])[-2:] == [
+        ".19            1      9       3         3.00",
+        "and 5 kinds more",
+    ]
 
 
 def test_max_bytes_takes_the_first_documents_by_hash(texts: Path, prepared: Path, small: Make, tmp_path: Path) -> None:
@@ -179,12 +204,12 @@ def test_the_environment_is_read_by_its_rules(
 def test_a_second_call_does_nothing_even_when_the_source_changed(texts: Path, small: Make, tmp_path: Path) -> None:
     source = Path(shutil.copytree(texts, tmp_path / "texts"))
     stages: list[str] = []
-    folder = prepare(small(source), tmp_path, lambda stage, share: stages.append(stage), workers=1)
+    folder = prepare(small(source), tmp_path, lambda stage, *_: stages.append(stage), workers=1)
     assert list(dict.fromkeys(stages)) == ["listing files", "reading", "training the tokenizer", "encoding"]
     before = folder.stat().st_ino, read_manifest(folder).fingerprint
     stages.clear()
     shutil.rmtree(source)
-    assert prepare(small(source), tmp_path, lambda stage, share: stages.append(stage)) == folder
+    assert prepare(small(source), tmp_path, lambda stage, *_: stages.append(stage)) == folder
     assert (folder.stat().st_ino, read_manifest(folder).fingerprint) == before
     assert stages == []
 
@@ -309,7 +334,7 @@ import train.data.corpus.source_files as sources, train.data.corpus.write_shards
 from train.data.corpus.prepare import prepare
 from train.spec.config import DataConfig
 
-def progress(stage, share):
+def progress(stage, share, size=0):
     print(stage, share, flush=True)
     if stage == {stage!r} and share >= {share}:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -355,8 +380,10 @@ def _workers_of(root: Path) -> list[psutil.Process]:
     [("reading", 0.3), ("training the tokenizer", 0.0), ("encoding", 0.5), ("between the renames", 0.0)],
 )
 def test_killed_anywhere_and_started_again(
-    prepared: Path, small: Make, tmp_path: Path, stage: str, share: float
+    prepared: Path, small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, *, share: float
 ) -> None:
+    monkeypatch.setattr("train.data.corpus.source_files.CHUNK_BYTES", 2000)
+    monkeypatch.setattr("train.data.corpus.write_shards.SMALLEST_SHARD", 1500)
     root = tmp_path / "data"
     folder = root / "small-bpe300"
     config = small(Path(str(read_manifest(prepared).settings.source)))
@@ -367,14 +394,69 @@ def test_killed_anywhere_and_started_again(
     _, errors = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL, errors
     assert not folder.exists()
-    assert list(root.glob(".*staging*"))
-    assert prepare(config, root, workers=1) == folder
-    assert _content(folder) == _content(prepared)
+    (staging,) = root.glob(".*staging*")
+    built = {path.stem: path.stat().st_mtime_ns for path in staging.glob("built/*.bin")}
+    finished = {path.stem: built[path.stem] for path in staging.glob("shards/*.json")}
+    began: dict[str, float] = {}
+
+    def watched(stage: str, share: float, size: int = 0) -> None:
+        began.setdefault(stage, share)
+
+    assert prepare(config, root, watched, workers=1) == folder
+    assert (began["reading"] >= 0.3) if stage == "reading" else (began["reading"] == 1)
+    assert began["encoding"] >= {"encoding": 0.5, "between the renames": 1}.get(stage, 0)
+    assert len(finished) > 3 or stage in {"reading", "training the tokenizer"}
+    assert {path.stem: path.stat().st_mtime_ns for path in folder.glob("*.bin") if path.stem in finished} == finished
+    assert _content(folder) == _content(prepare(config, tmp_path / "undisturbed", workers=1))
     assert sorted(path.name for path in root.iterdir()) == [".small-bpe300.lock", "small-bpe300"]
     limit = time.monotonic() + 300
     while _workers_of(root) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not _workers_of(root)  # the workers ended with their parent
+
+
+@pytest.mark.parametrize(
+    "change", ["nothing", "a file", "a new file", "a spool", "a shard", "the tokenizer", "the code"]
+)
+def test_what_was_finished_is_used_where_nothing_has_changed(
+    texts: Path, small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr("train.data.corpus.source_files.CHUNK_BYTES", 2000)
+    monkeypatch.setattr("train.data.corpus.write_shards.SMALLEST_SHARD", 1500)
+    source, calls, killed_at = Path(shutil.copytree(texts, tmp_path / "texts")), list[str](), [5]
+
+    def counted(task: ShardTask) -> Written:
+        calls.append(task.stem)
+        if len(calls) == killed_at[0]:
+            raise KilledError("a process was killed")
+        return write(task)
+
+    monkeypatch.setattr("train.data.corpus.build.write", counted)
+    with pytest.raises(KilledError):
+        prepare(small(source), tmp_path / "data", workers=1)
+    (staging,) = (tmp_path / "data").glob(".*staging*")
+    config = small(source)
+    if change == "a file":
+        next(source.glob("*.py")).write_text("changed = True\n")
+    elif change == "a new file":
+        (source / "zzz.txt").write_text("one more at the end\n")
+    elif change == "a spool":
+        spool = max(staging.glob("spools/*.text"))
+        spool.write_bytes(spool.read_bytes()[:-1])
+    elif change == "a shard":
+        (staging / "built" / f"{calls[2]}.bin").write_bytes(b"")
+    elif change == "the tokenizer":
+        config = small(source, vocab_size=300, tokenizer="bpe", validation_fraction=0.25)
+    elif change == "the code":
+        monkeypatch.setattr("train.data.corpus.done.code", lambda: "other")
+    first = calls[:4]
+    calls.clear()
+    killed_at[0] = 0
+    folder = prepare(config, tmp_path / "data", workers=1)
+    again = [stem for stem in first if stem in calls]
+    assert again == {"nothing": [], "a spool": [], "a shard": [first[2]]}.get(change, first)
+    assert _content(folder) == _content(prepare(config, tmp_path / "undisturbed", workers=1))
+    assert [path.name for path in (tmp_path / "data").iterdir() if "staging" in path.name] == []
 
 
 def test_two_at_once_prepare_once(texts: Path, prepared: Path, small: Make, tmp_path: Path) -> None:
