@@ -1,6 +1,9 @@
 """Extensions in their one form."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from train.spec.config import BudgetConfig, DataConfig, RunConfig, SourceConfig
 from train.spec.extensions import DEFAULT, canonical, kind_of
@@ -59,3 +62,10 @@ def test_a_run_has_them_in_their_one_form_and_only_of_a_folder() -> None:
     assert [one.extensions for one in settings_of(mixed).sources] == [(".rs",), ()]
     with pytest.raises(ValueError, match=r"data\.sources\.0\.extensions: '\*' is no extension"):
         resolved(sources=(SourceConfig("a", source="/a", extensions=("*",)),))
+
+
+def test_the_preset_of_code_reads_what_a_folder_of_text_has_as_well() -> None:
+    configured = yaml.safe_load((Path(__file__).parents[3] / "conf/data/code_folder.yaml").read_text("utf-8"))
+    extensions = configured["extensions"]
+    assert len(canonical(extensions, "/folder")) == len(extensions)
+    assert set(DEFAULT) | {".c", ".h", ".rs"} <= set(extensions)

@@ -86,6 +86,7 @@ def test_settings_from_file_and_command_line(tmp_path: Path) -> None:
         ("a: [", [], "is not YAML"),
         ("data: {nam: x}", [], "unknown key 'data.nam': did you mean 'data.name'"),
         ("data: {source: '???'}", [], "data.source is missing"),
+        ("data: {source: ''}", [], "data.source is missing"),
         ("data: {}", ["data.vocab_size=big"], "data.vocab_size='big'"),
         ("data: {}", ["data.vocab_size"], "write it as data.key=value"),
         ("data: {}", ["vocab_size=300"], "did you mean 'data.vocab_size'"),
