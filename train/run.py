@@ -127,8 +127,9 @@ def _tell(config: RunConfig, gpu: Gpu, trainer: Trainer) -> None:
     """Say how a run trains on a GPU, and how it would be faster."""
     assert config.batch.tokens is not None
     share = trainer.mesh.most(config.batch.tokens // config.data.sequence_length)
-    say(in_words(trainer.config, gpu, trainer.model.micro, share))
-    better = advice(config, trainer.config, gpu, trainer.world.size)
+    ranks = trainer.world.size
+    say(in_words(trainer.config, gpu, trainer.model.micro, share, ranks))
+    better = advice(config, trainer.config, gpu, ranks)
     if better is not None:
         warn(better)
 

@@ -132,6 +132,8 @@ class Trainer:
         self.until = min(until, self.budget)
         self.profiler.begin(self.state.step)
         with memory_told(self.folder, self.world.rank):
+            if self.state.tokens < self.until:
+                self.model.micro_batch.settle(self._trial, self.optimizer.zero_grad, self.world.any)
             try:
                 while True:
                     self._between_steps()
@@ -218,6 +220,9 @@ class Trainer:
             if watch is not None:
                 watch.updated()
         return loss, norm
+
+    def _trial(self) -> None:
+        self.model.trial(self.data.loader.peek())
 
     def forward_backward(self, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
         """Accumulate this rank's gradients of a global `batch`; return its part of the mean loss [nats/token], fp64."""

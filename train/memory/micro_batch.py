@@ -6,15 +6,14 @@ job of a study need not find it again. Nothing of a run's numbers depends on it.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import getpass
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -24,8 +23,8 @@ import torch
 from train.runtime.console import say
 from train.spec import micro_batch as decide
 from train.spec.config import RunConfig
-from train.spec.footprint import micro_batch_sequences
-from train.spec.mesh import Axes
+from train.spec.footprint import footprint, micro_batch_sequences
+from train.spec.mesh import Axes, strategy
 from train.spec.micro_batch import Seen, even
 
 T = TypeVar("T")
@@ -53,6 +52,9 @@ class Memory(Protocol):
     def release(self) -> None:
         """Give back what no tensor holds any more."""
 
+    def filled_to(self, states: int) -> AbstractContextManager[object]:
+        """Take as much as is missing until so much is taken, for as long as the context lasts."""
+
 
 class Gpu:
     """The memory of a CUDA device, as torch sees it."""
@@ -79,6 +81,14 @@ class Gpu:
         gc.collect()  # a failed pass leaves cycles of frames and graph nodes, which hold activations
         torch.cuda.empty_cache()
 
+    @contextmanager
+    def filled_to(self, states: int) -> Iterator[None]:
+        """Take as much as is missing until so many bytes are taken, for as long as the context lasts."""
+        missing = max(0, states - torch.cuda.memory_allocated(self._device))
+        held = torch.empty(missing, dtype=torch.uint8, device=self._device)
+        yield
+        del held
+
 
 @dataclass(frozen=True)
 class Notes:
@@ -96,7 +106,7 @@ class Notes:
     def write(self, seen: Seen) -> None:
         """Keep what was found, if that can be."""
         staged = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             staged.write_text(json.dumps(asdict(seen)) + "\n", encoding="utf-8")
             staged.replace(self.path)
@@ -106,14 +116,17 @@ class Notes:
 class Watched:
     """What a micro-batch is fitted to: a GPU's memory, notes, a rank's share of a step [sequences].
 
-    alone: there are no other ranks. compiled: blocks are, so that another size is compiled anew. replayed: as CUDA
-    graphs, whose memory is theirs.
+    alone: there are no other ranks. apart: ranks tell each other nothing within a micro-batch that is not a step's
+    last. states: what weights, gradients and moments take in the end [bytes]. compiled: blocks are, so that another
+    size is compiled anew. replayed: as CUDA graphs, whose memory is theirs.
     """
 
     memory: Memory
     notes: Notes
     share: int
     alone: bool = True
+    apart: bool = False
+    states: int = 0
     compiled: bool = False
     replayed: bool = False
 
@@ -131,9 +144,10 @@ class MicroBatch:
         """Return what `attempt` returns: forward and backward passes of a step, in micro-batches of `size`.
 
         Where memory runs out, gradients are begun `anew` and it is called again with smaller ones. Not where ranks wait
-        for each other in the middle of it: their next job begins smaller. torch.OutOfMemoryError where nothing helps.
+        for each other in the middle of it (but see `settle`): their next job begins smaller. torch.OutOfMemoryError
+        where nothing helps.
         """
-        context: contextlib.AbstractContextManager[Any] = nullcontext()
+        context: AbstractContextManager[Any] = nullcontext()
         while True:
             try:
                 with context:
@@ -146,6 +160,40 @@ class MicroBatch:
             assert self._watched is not None
             self._watched.memory.release()
             context = torch.compiler.set_stance("default") if self._watched.compiled else nullcontext()
+
+    def settle(
+        self,
+        trial: Callable[[], object],
+        forget: Callable[[], object],
+        any_rank: Callable[[Sequence[bool]], list[bool]],
+    ) -> None:
+        """Go to smaller micro-batches until no rank runs out of memory in a `trial`, where several can try that apart.
+
+        trial: a forward and backward pass of one micro-batch without messages; `forget` drops its gradients. any_rank:
+        says for each flag whether a rank raised it. torch.OutOfMemoryError, on all ranks, where nothing helps.
+        """
+        watched = self._watched
+        if watched is None or watched.alone or not watched.apart or self._steps:
+            return
+        while True:
+            error: str | None = None
+            try:
+                with watched.memory.filled_to(watched.states):
+                    trial()
+            except torch.OutOfMemoryError as caught:
+                error = str(caught)
+            forget()
+            watched.memory.release()
+            if not any_rank([error is not None])[0]:
+                return
+            if error is not None:
+                watched.notes.write(decide.failed(watched.notes.read(), self.size, watched.memory.room()))
+            size = decide.smaller(watched.share, self.size)
+            if size is None:
+                raise torch.OutOfMemoryError(error or "the GPU of another rank is out of memory with one sequence")
+            if error is not None:
+                _say_smaller(self.size, size)
+            self.size = size
 
     def after_step(self) -> None:
         """Note what micro-batches took, once they can be measured, where a step is cut for want of memory."""
@@ -167,9 +215,13 @@ class MicroBatch:
             if next_size is not None:
                 error.add_note(f"micro-batches of {self.size} sequences do not fit: the next job takes smaller ones")
             return False
-        say(f"micro-batches of {self.size} sequences do not fit the GPU: going on with {next_size}")
+        _say_smaller(self.size, next_size)
         self.size = next_size
         return True
+
+
+def _say_smaller(size: int, smaller: int) -> None:
+    say(f"micro-batches of {size} sequences do not fit the GPU: going on with {smaller}")
 
 
 def micro_batch_of(config: RunConfig, axes: Axes, share: int, device: torch.device, agree: Agree) -> MicroBatch:
@@ -186,7 +238,11 @@ def micro_batch_of(config: RunConfig, axes: Axes, share: int, device: torch.devi
     notes = Notes(folder(os.environ) / f"{key_of(config, axes, memory.name)}.json")
     watched = Watched(
         memory, notes, share,
-        alone=axes.size == 1, compiled=bool(config.compile.blocks), replayed=config.compile.cuda_graphs,
+        alone=axes.size == 1,
+        # A trial's gradients are of another size than a step's, which a history of fp8 would take for one.
+        apart=strategy(config.parallel, axes) == "ddp" and not config.precision.fp8_history,
+        states=footprint(config, axes, device.type).states,
+        compiled=bool(config.compile.blocks), replayed=config.compile.cuda_graphs,
     )  # fmt: skip
     return MicroBatch(chosen(config, axes, watched, agree), watched)
 

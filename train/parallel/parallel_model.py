@@ -101,6 +101,16 @@ class ParallelModel:
         part.finish()
         return total
 
+    def trial(self, batch: Batch) -> None:
+        """Pass a micro-batch of a batch on the CPU forward and backward, without messages to other ranks."""
+        (part,) = self.parts
+        part.last_micro(False)
+        micro = batch.part(0, min(self.micro, len(batch)))
+        micro = (micro.padded(self.micro) if self.one_shape else micro).to(self.device)
+        with self.autocast:
+            loss = part.call(*micro.arrays)
+        torch.autograd.backward(loss)
+
     @torch.no_grad()
     def forward(self, batch: Batch) -> Tensor:
         """Return the summed loss [nats] of a batch on the device, an fp64 scalar; in `each_token` see there."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from train.spec import mesh
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token
+from train.spec.step_graph import obstacle
 
 SHORTEST = 5e14
 """Training FLOPs of a GPU below which compiling costs more than it gains.
@@ -58,9 +59,11 @@ def advice(config: RunConfig, chosen: RunConfig, gpu: Gpu, ranks: int) -> str | 
     return f"this run trains on {gpu.name} {', and '.join(found)}" if found else None
 
 
-def in_words(config: RunConfig, gpu: Gpu, micro: int, share: int) -> str:
+def in_words(config: RunConfig, gpu: Gpu, micro: int, share: int, ranks: int) -> str:
     """Return how a run trains here. micro: sequences of a micro-batch; share: those of a step on one rank."""
     compiled = "compiled blocks" if config.compile.blocks else "blocks not compiled"
+    if config.compile.step_graph is not False and obstacle(config, "cuda", ranks) is None:
+        compiled += ", steps as CUDA graphs"
     whole = f"all {share} sequences of a step at once" if micro >= share else f"{micro} of {share} sequences at a time"
     return f"on {gpu.name}: {config.precision.name}, {compiled}, {whole}"
 

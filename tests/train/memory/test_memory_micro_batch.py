@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ class Stand:
 
     def release(self) -> None:
         self.released += 1
+
+    @contextmanager
+    def filled_to(self, states: int) -> Iterator[None]:
+        self.log.append(f"filled to {states}")
+        yield
 
 
 def watched(tmp_path: Path, memory: Stand | None = None, share: int = 8, **how: Any) -> Watched:
@@ -90,6 +96,60 @@ def test_where_nothing_can_be_begun_anew_the_error_stays(
     assert (known is None) if captures else (known is not None and known.fails == size)
     noted = getattr(caught.value, "__notes__", [])
     assert any("the next job takes smaller ones" in note for note in noted) == bool(how)
+
+
+class Ranks:
+    """What the others of several ranks say, trial by trial."""
+
+    def __init__(self, *others: bool) -> None:
+        self.others = list(others)
+        self.mine: list[bool] = []
+
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        (flag,) = flags
+        self.mine.append(flag)
+        return [flag or self.others.pop(0)]
+
+
+def test_ranks_that_compute_apart_try_until_none_runs_out_of_memory(tmp_path: Path) -> None:
+    """This rank has room for 4, another for 2."""
+    around = watched(tmp_path, alone=False, apart=True, states=123)
+    micro, sizes, forgotten = MicroBatch(8, around), list[int](), list[int]()
+    ranks = Ranks(True, False)
+    micro.settle(runs_out_above(4, sizes, micro), lambda: forgotten.append(micro.size), ranks.any)
+    assert sizes == [8, 4, 2] == forgotten and micro.size == 2
+    assert ranks.mine == [True, False, False]
+    known = around.notes.read()
+    assert known is not None and known.fails == 8, "only what failed here"
+    assert isinstance(around.memory, Stand) and around.memory.log == ["filled to 123"] * 3
+    micro.after_step()
+    micro.settle(runs_out_above(0, sizes, micro), lambda: None, ranks.any)
+    assert len(sizes) == 3, "once, before the first step"
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_ranks_end_together_where_one_sequence_is_too_many(tmp_path: Path, mine: bool) -> None:
+    micro = MicroBatch(1, watched(tmp_path, alone=False, apart=True))
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory" if mine else "another rank"):
+        micro.settle(runs_out_above(0 if mine else 1, [], micro), lambda: None, Ranks(not mine).any)
+
+
+@pytest.mark.parametrize("how", [{"alone": True, "apart": False}, {"alone": False, "apart": False}])
+def test_there_is_no_trial_where_it_says_nothing_or_would_wait(tmp_path: Path, how: dict[str, Any]) -> None:
+    sizes: list[int] = []
+    micro = MicroBatch(8, watched(tmp_path, **how))
+    micro.settle(runs_out_above(0, sizes, micro), lambda: None, Ranks().any)
+    MicroBatch(8).settle(runs_out_above(0, sizes, micro), lambda: None, Ranks().any)
+    assert sizes == [] and micro.size == 8
+
+
+def test_a_trial_leaves_the_run_as_it_is(tmp_path: Path, tiny: RunConfig) -> None:
+    plain, tried = (Trainer(tiny, tmp_path, World(), CPU) for _ in range(2))
+    around = watched(tmp_path, alone=False, apart=True)
+    tried.model = replace(tried.model, micro_batch=MicroBatch(8, around))
+    tried.model.micro_batch.settle(tried._trial, tried.optimizer.zero_grad, Ranks(False).any)
+    assert all(weight.grad is None for _, weight in tried.model.named_parameters())
+    assert losses(tried) == losses(plain)
 
 
 def test_a_micro_batch_that_was_asked_for_stays(tiny: RunConfig) -> None:

@@ -85,8 +85,9 @@ def test_what_cannot_be_helped_or_hardly_matters_is_not_mentioned() -> None:
 
 def test_how_it_trains_is_said() -> None:
     chosen = choose(run(**BF16), H200, 1)
-    assert in_words(chosen, H200, 80, 80) == (
-        "on NVIDIA H200: bf16, compiled blocks, all 80 sequences of a step at once"
+    assert in_words(chosen, H200, 80, 80, 1) == (
+        "on NVIDIA H200: bf16, compiled blocks, steps as CUDA graphs, all 80 sequences of a step at once"
     )
-    plain = choose(run(**UNCOMPILED), H200, 1)
-    assert in_words(plain, H200, 27, 81) == ("on NVIDIA H200: fp32, blocks not compiled, 27 of 81 sequences at a time")
+    assert "CUDA graphs" not in in_words(chosen, H200, 80, 80, 2), "ranks send messages"
+    plain = choose(run(compile=CompileConfig(blocks=False, step_graph=False)), H200, 1)
+    assert in_words(plain, H200, 27, 81, 1) == "on NVIDIA H200: fp32, blocks not compiled, 27 of 81 sequences at a time"
