@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.peers.rows import SHAPES
 from train.memory.activation_checkpointing import modes, wrap
 from train.model.init import initialise
 from train.model.transformer import Transformer
@@ -82,6 +83,31 @@ def test_activations_are_planned_from_above(mode: str) -> None:
     blocks = kept(config, rows) - kept(shallow, rows)
     planned = footprint(config, Axes(), "cpu").activations - footprint(shallow, Axes(), "cpu").activations
     assert blocks <= planned <= 1.06 * blocks
+
+
+@pytest.mark.parametrize(
+    ("model", "sequences", "precision", "gpus", "measured"),
+    [
+        ("150m", 64, "bf16", 1, 19.11),
+        ("1b", 8, "bf16", 1, 42.61),
+        ("1b", 8, "bf16", 2, 35.52),
+        ("1b", 8, "fp8", 1, 43.60),
+    ],
+)
+def test_the_plan_is_above_what_was_measured(
+    model: str, sequences: int, precision: str, gpus: int, measured: float
+) -> None:
+    """Most memory of tensors on H200s in benchmarks/results/trainer_peers.json [GiB]; on two, weights are sharded."""
+    shape = SHAPES[model]
+    config = RunConfig(
+        shape.model,
+        DataConfig(sequence_length=shape.length, vocab_size=shape.vocabulary),
+        BatchConfig(tokens=gpus * sequences * shape.length),
+        precision=PrecisionConfig(name=precision),
+        parallel=ParallelConfig(micro_batch_sequences=sequences),
+    )
+    found = footprint(config, Axes(dp_shard=gpus), "cuda").total / 2**30
+    assert measured <= found <= 1.25 * measured
 
 
 @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("bf16", 2)])
