@@ -14,6 +14,7 @@ from train.metrics.validation import Validation
 from train.parallel.context import cut_batch
 from train.parallel.parallel_model import ParallelModel
 from train.spec.labels import IGNORED
+from train.spec.micro_batch import even
 
 
 def evaluate(
@@ -28,12 +29,14 @@ def evaluate(
     mesh, device = model.mesh, model.device
     starts = range_starts(ranges, data.rows.inputs.shape[1])
     share, most = mesh.share(len(data.rows)), mesh.most(len(data.rows))
+    at_once = model.micro * mesh.axes.pp
+    if _has_one_shape(model):
+        most, at_once = alike(most, at_once)
     batch = cut_batch(data.rows.part(share.start, share.stop).each(torch.from_numpy).padded(most), mesh)
     source = torch.zeros(most, dtype=torch.int64)
     source[: len(share)] = torch.from_numpy(data.source[share.start : share.stop])
     cells = len(data.names) * len(starts)
     totals = torch.zeros(2, cells, dtype=torch.float64, device=device)
-    at_once = model.micro * mesh.axes.pp
     with model.each_token():
         for first in range(0, most, at_once):
             if interrupted():
@@ -46,6 +49,17 @@ def evaluate(
             totals[1].index_add_(0, cell, (part.targets != IGNORED).double().flatten())
     sums = torch.stack([mesh.sum_losses_(totals[0].clone()), mesh.sum_tokens_(totals[1].clone())]).cpu()
     return _described(sums.view(2, len(data.names), len(starts)), data, starts)
+
+
+def alike(sequences: int, most: int) -> tuple[int, int]:
+    """Return to how many sequences these are padded, and in parts of which size, so that all parts are of one size."""
+    size = even(sequences, most)
+    return -(-sequences // size) * size, size
+
+
+def _has_one_shape(model: ParallelModel) -> bool:
+    """Say whether a last, smaller part would be compiled anew: on a GPU, where that takes longer than the part."""
+    return model.one_shape and model.device.type == "cuda"
 
 
 def range_starts(ranges: int, length: int) -> list[int]:

@@ -16,9 +16,12 @@ from tests.forked import run_ranks
 from tests.train.data.conftest import write_texts
 from tests.train.evaluate_ranks import LAYOUTS, found
 from tests.train.runs import values, write_config
+from train import evaluate as evaluation
 from train import run
+from train.data.batch import Batch
 from train.data.corpus.prepare import prepare
-from train.evaluate import evaluate, range_starts
+from train.evaluate import alike, evaluate, range_starts
+from train.parallel.parallel_model import ParallelModel
 from train.runtime.distributed import World
 from train.runtime.signals import StopFlag
 from train.spec.config import BatchConfig, DataConfig, ModelConfig, RunConfig, SourceConfig
@@ -149,6 +152,31 @@ def test_a_stop_within_a_validation_loses_nothing(
     assert recorded == [8], "that of step 15 has not been seen to its end"
     assert run.main(["--config", str(stopped)]) == run.REACHED
     assert values(stopped.parent) == values(whole.parent)
+
+
+def test_parts_of_one_size_find_the_same(mixed: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 sequences in parts of 4: on a GPU with compiled blocks three of 4, of which two sequences are empty."""
+    assert [alike(10, most) for most in (4, 5, 10, 99, 1)] == [(12, 4), (10, 5), (10, 10), (10, 10), (10, 1)]
+    few = replace(
+        mixed, parallel=replace(mixed.parallel, micro_batch_sequences=4), batch=BatchConfig(tokens=8 * LENGTH)
+    )
+    trainer = Trainer(few, tmp_path, World(), torch.device("cpu"))
+    sizes: list[int] = []
+    forward = ParallelModel.forward
+
+    def counted(model: ParallelModel, batch: Batch) -> torch.Tensor:
+        sizes.append(len(batch))
+        return forward(model, batch)
+
+    monkeypatch.setattr(ParallelModel, "forward", counted)
+    plain = evaluate(trainer.model, trainer.data.validation, 3, lambda: False)
+    monkeypatch.setattr(evaluation, "_has_one_shape", lambda model: True)
+    padded = evaluate(trainer.model, trainer.data.validation, 3, lambda: False)
+    assert sizes == [4, 4, 2, 4, 4, 4]
+    assert plain is not None and padded is not None
+    assert padded.loss == pytest.approx(plain.loss, abs=1e-7)
+    assert padded.sources == pytest.approx(plain.sources, abs=1e-7)
+    assert padded.positions == pytest.approx(plain.positions, abs=1e-7)
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,9 @@ class Gpu:
     """The memory of a CUDA device, as torch sees it."""
 
     def __init__(self, device: torch.device) -> None:
+        """Begin to look at a device's memory: an earlier run of this process does not count."""
         self._device = device
+        torch.cuda.reset_peak_memory_stats(device)
         found = torch.cuda.get_device_properties(device)
         self.name = f"{found.name}, {found.total_memory >> 20} MiB"
 
