@@ -15,7 +15,7 @@ from train.data.corpus.done import to_disk
 from train.data.corpus.messages import Progress, as_yaml, too_short
 from train.data.corpus.parts import parts_of
 from train.data.corpus.prepare import SPOOLS
-from train.data.corpus.readers import Columns
+from train.data.corpus.raw import Columns
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
 from train.data.corpus.spool import Spooled, SpoolTask, spool, spooled
 from train.data.corpus.tally import LISTED, Tally

@@ -6,49 +6,16 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from train.data.corpus.parts import Part
+from train.data.corpus.raw import Columns, Raw, no_column
+from train.data.corpus.tables import arrow, parquet
 from train.data.corpus.walk import SourceFile
-from train.spec.extensions import CONTAINERS, kind_of
+from train.spec.extensions import ARROW, RECORDS, kind_of
 
 _BLOCK = 1 << 20
-
-
-@dataclass(frozen=True)
-class Raw:
-    """A document as it was found: its name in reports and its bytes, or why it cannot be read.
-
-    parts: of a document that has a loss mask, instead of its bytes.
-    """
-
-    name: str
-    content: bytes
-    broken: str | None = None
-    parts: tuple[Part, ...] = ()
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Where a record has its text, and what stands before it and does not count (None: nothing)."""
-
-    text: str
-    prompt: str | None = None
-
-    @property
-    def named(self) -> dict[str, str]:
-        """The columns, first to last, with the key that names each."""
-        prompt = {} if self.prompt is None else {self.prompt: "data.prompt_column"}
-        return prompt | {self.text: "data.text_column"}
-
-    def raw(self, name: str, texts: list[bytes]) -> Raw:
-        """Return the document of a record that has these texts in its columns."""
-        *before, text = texts
-        if not before:
-            return Raw(name, text)
-        return Raw(name, b"", parts=(*((one, False) for one in before), (text, True)))
 
 
 def documents(file: SourceFile, columns: Columns) -> Iterator[Raw]:
@@ -59,8 +26,10 @@ def documents(file: SourceFile, columns: Columns) -> Iterator[Raw]:
     """
     kind = _kind(file)
     if kind == ".parquet":
-        yield from _parquet(file, columns)
-    elif kind in CONTAINERS:
+        yield from parquet(file, columns)
+    elif kind == ARROW:
+        yield from arrow(file, columns)
+    elif kind in RECORDS:
         yield from _jsonl(file, columns)
     else:
         try:
@@ -71,7 +40,7 @@ def documents(file: SourceFile, columns: Columns) -> Iterator[Raw]:
 
 def _kind(file: SourceFile) -> str | None:
     """Return the extension by which a file is read; that of a link is its own, not that of what it leads to."""
-    return file.kind or kind_of(file.path, CONTAINERS)
+    return file.kind or kind_of(file.path, RECORDS)
 
 
 def _jsonl(file: SourceFile, columns: Columns) -> Iterator[Raw]:
@@ -98,7 +67,7 @@ def _jsonl(file: SourceFile, columns: Columns) -> Iterator[Raw]:
             found += 1
             yield _of_record(name, record, columns)
     if fields and not found:
-        raise ValueError(_no_column(file, columns, missing, sorted(fields)))
+        raise ValueError(no_column(file, columns, missing, sorted(fields)))
 
 
 def _of_record(name: str, record: dict[str, Any], columns: Columns) -> Raw:
@@ -167,36 +136,3 @@ def _zstd_lines(stream: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("the compressed stream ends in the middle")
     if rest:
         yield rest
-
-
-def _parquet(file: SourceFile, columns: Columns) -> Iterator[Raw]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        content = pyarrow.parquet.ParquetFile(file.path)
-        kinds = {field.name: field.type for field in content.schema_arrow}
-        for column, key in columns.named.items():
-            if column not in kinds:
-                raise ValueError(_no_column(file, columns, column, list(kinds)))
-            if not _is_text(kinds[column], pyarrow):
-                raise ValueError(f"{key}={column}: this column of {file.path} is {kinds[column]}, not text")
-        row = 0
-        for batch in content.iter_batches(batch_size=1024, columns=list(columns.named)):
-            read = [batch.column(one).cast(pyarrow.large_binary()).to_pylist() for one in columns.named]
-            for texts in zip(*read, strict=True):
-                name = f"{file.name}:{row}"
-                row += 1
-                yield Raw(name, b"", "null") if None in texts else columns.raw(name, list(texts))
-    except (pyarrow.ArrowException, OSError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"data.source: {file.path} is damaged or not parquet ({first})") from None
-
-
-def _is_text(kind: Any, pyarrow: Any) -> bool:
-    types = pyarrow.types
-    return any(check(kind) for check in (types.is_string, types.is_large_string, types.is_string_view))
-
-
-def _no_column(file: SourceFile, columns: Columns, column: str, there: list[str]) -> str:
-    return f"{columns.named[column]}={column}: {file.path} has no such column; it has {', '.join(there) or 'none'}"

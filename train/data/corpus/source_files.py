@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from train.data.corpus.clean import left_out_by_path
+from train.data.corpus.saved_datasets import files_of, is_saved, of_the_split
 from train.data.corpus.tally import Tally
 from train.data.corpus.walk import SourceFile, walk
 from train.spec.extensions import DEFAULT, PLAIN, kind_of
@@ -63,9 +64,9 @@ def list_environment() -> Listing:
 def list_folder(source: str, extensions: Sequence[str] = ()) -> Listing:
     """Return the text files of a folder and its subfolders; hidden ones (a leading dot) are not looked at.
 
-    Links are followed, also out of the folder; what they reach twice is read once. extensions: of text files, as
-    `train.spec.extensions.canonical` gives them. Raises ValueError that names data.source when the folder is missing,
-    not a folder, or holds no text.
+    Links are followed, also out of the folder; what they reach twice is read once. A folder that is a saved Hugging
+    Face dataset is read as one. extensions: of text files, as `train.spec.extensions.canonical` gives them. Raises
+    ValueError that names data.source when the folder is missing, not a folder, or holds no text.
     """
     folder = Path(source).expanduser()
     extensions = extensions or DEFAULT
@@ -75,12 +76,14 @@ def list_folder(source: str, extensions: Sequence[str] = ()) -> Listing:
     if not folder.is_dir():
         raise ValueError(f"data.source={source}: this is a file; name the folder that holds it")
     skipped = Tally()
+    if is_saved(folder):
+        return Listing(str(folder.resolve()), tuple(files_of(folder.resolve(), source)), skipped)
     found = list(walk(str(folder.resolve()), partial(kind_of, extensions=extensions), skipped.add, follow=True))
     if not found:
         other = f" ({skipped.total} others are there; data.extensions says which are text)" if skipped.total else ""
         raise ValueError(f"data.source={source}: no file of {allowed} in this folder{other}")
-    files = tuple(_once(sorted(found, key=_name), skipped))
-    return Listing(str(folder.resolve()), files, skipped)
+    files = list(_once(sorted(found, key=_name), skipped))
+    return Listing(str(folder.resolve()), tuple(of_the_split(files, skipped.add)), skipped)
 
 
 def _once(files: Iterable[SourceFile], skipped: Tally) -> Iterator[SourceFile]:

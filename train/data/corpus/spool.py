@@ -19,7 +19,8 @@ import numpy.typing as npt
 from train.data.corpus.clean import digest, left_out_by_content, normalised
 from train.data.corpus.done import fresh, key_of, record, recorded
 from train.data.corpus.parts import joined
-from train.data.corpus.readers import Columns, Raw, documents
+from train.data.corpus.raw import Columns, Raw
+from train.data.corpus.readers import documents
 from train.data.corpus.tally import Tally
 from train.data.corpus.walk import SourceFile
 

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from train.data.corpus.readers import Columns, Raw, documents
+from train.data.corpus.raw import Columns, Raw
+from train.data.corpus.readers import documents
 from train.data.corpus.source_files import chunked, list_environment, list_folder
 from train.data.corpus.walk import SourceFile
 from train.spec.extensions import canonical
