@@ -22,9 +22,9 @@ STEPS = 3
 
 @pytest.fixture
 def wide(tiny: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
-    """A run whose activations are far larger than its weights; 256 sequences a step, with notes of its own."""
+    """A run whose activations are far larger than its weights; 1,024 sequences a step, with notes of its own."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    tokens = 256 * tiny.data.sequence_length
+    tokens = 1024 * tiny.data.sequence_length
     return resolve(
         replace(
             tiny,
@@ -54,7 +54,7 @@ def losses(trainer: Trainer) -> list[float]:
 def test_a_step_that_fits_is_one_micro_batch_and_one_that_does_not_is_cut(wide: RunConfig, tmp_path: Path) -> None:
     device = torch.device("cuda", 0)
     whole = Trainer(wide, tmp_path, World(), device)
-    assert whole.model.micro == 256
+    assert whole.model.micro == 1024
     wanted = losses(whole)
     peak = torch.cuda.max_memory_reserved(device)
     del whole
@@ -62,9 +62,9 @@ def test_a_step_that_fits_is_one_micro_batch_and_one_that_does_not_is_cut(wide: 
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(0.7 * peak / torch.cuda.mem_get_info(device)[1])
     cut = Trainer(wide, tmp_path, World(), device)
-    assert cut.model.micro == 256, "how little torch may take is not to be seen"
+    assert cut.model.micro == 1024, "how little torch may take is not to be seen"
     assert losses(cut) == pytest.approx(wanted, abs=3e-2)
-    assert cut.model.micro < 256
+    assert cut.model.micro < 1024
     (note,) = (tmp_path / "micro_batches").iterdir()
     seen = Notes(note).read()
-    assert seen is not None and seen.fails is not None and seen.fails <= 256
+    assert seen is not None and seen.fails is not None and seen.fails <= 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -15,6 +16,7 @@ from study.executors import job_spec_of
 from study.planning import devices
 from study.planning.designs import expand
 from study.planning.estimate import GPU_FLOPS
+from study.sweep.__main__ import main as sweep
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, params
 from train.spec.device_choices import Gpu, advice, choose
@@ -127,3 +129,20 @@ def test_a_search_has_its_space_and_a_first_rung_of_many_steps(composer: Compose
     first = tokens(run)[0] / config.search.eta**3
     largest = 131072
     assert f"{largest})" in space["batch.tokens"] and first / largest > 70
+
+
+def test_dry_runs_say_points_time_and_gpu_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("Text of which nothing is prepared.\n")
+    said = {}
+    for study in ("isoflop_gpu", "asha_gpu"):
+        assert sweep([f"study={study}", "cluster=slurm", "data.source=text", "dry_run=true"]) == 0
+        said[study] = capsys.readouterr().out
+    assert "30 points on slurm" in said["isoflop_gpu"] and "1.6 h of runs" in said["isoflop_gpu"]
+    assert "18 jobs of 1 GPU, 4 cores, 24 GB, 5 min" in said["isoflop_gpu"] and "4.5 GPU-hours" in said["isoflop_gpu"]
+    assert "asha over optim.lr, batch.tokens, 48 trials, 4 workers on slurm" in said["asha_gpu"]
+    assert "--gpus-per-node=1" in said["asha_gpu"]
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["text"], "nothing was written"
