@@ -168,13 +168,17 @@ def rows() -> list[Row]:
 
 
 def small_rows() -> list[Row]:
-    """Return the rows of small models, 40,960 tokens a step: peers, ours, and ours with its kernels launched singly."""
+    """Return the rows of small models, 40,960 tokens a step.
+
+    Peers; our step, with its kernels launched singly and as one graph; and `train.run` as it comes.
+    """
     found = []
     for shape, (goal, _) in SMALL.items():
         ours = _ours(shape, shape, 1, 80, 1, goal=goal, against=f"plain-{shape}")
         launched = replace(ours, name=f"{ours.name}-launched", settings=(*_OURS, "compile.step_graph=false"), goal=None)
         peers = [Row(f"plain-{shape}", "plain", shape, 1, 80, 1), _titan(shape, shape, 1, 80, 1, *_TITAN)]
         found += [replace(row, steps=150, warmup=30) for row in (*peers, launched, ours)]
+        found += [replace(ours, name=f"run-{shape}", trainer="run", steps=600, goal=None)]
     return found
 
 
