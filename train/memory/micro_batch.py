@@ -39,6 +39,8 @@ class Memory(Protocol):
 
     name: str
     """The kind of GPU."""
+    total: int
+    """All that it has, whoever uses it."""
 
     def room(self) -> int:
         """Return what this process has and what is free."""
@@ -64,7 +66,7 @@ class Gpu:
         self._device = device
         torch.cuda.reset_peak_memory_stats(device)
         found = torch.cuda.get_device_properties(device)
-        self.name = f"{found.name}, {found.total_memory >> 20} MiB"
+        self.name, self.total = f"{found.name}, {found.total_memory >> 20} MiB", found.total_memory
 
     def room(self) -> int:
         """Return what this process has and what is free [bytes]."""
@@ -250,10 +252,15 @@ def micro_batch_of(config: RunConfig, axes: Axes, share: int, device: torch.devi
 
 
 def chosen(config: RunConfig, axes: Axes, watched: Watched, agree: Agree) -> int:
-    """Return the size to begin with: what every rank has room for."""
+    """Return the size to begin with: what every rank has room for.
+
+    A run that is to be the same bit for bit after a restart has the same size then: by all memory that there is.
+    """
     if config.memory.checkpointing == "budget":  # which keeps less only where a micro-batch has no room without
         config = replace(config, memory=replace(config.memory, checkpointing="none"))
     room, seen = watched.memory.room(), watched.notes.read()
+    if config.runtime.deterministic:
+        room, seen = watched.memory.total, None
     mine = decide.most(watched.share, decide.need(config, axes), room, seen)
     return even(watched.share, int(agree(torch.tensor([mine])).item()))
 

@@ -29,6 +29,7 @@ class Stand:
     """A GPU's memory that is told what it has."""
 
     free: int = 1 << 40
+    total: int = 1 << 40
     taken: int = 0
     name: str = "stand-in"
     captures: bool = False
@@ -200,6 +201,16 @@ def test_what_was_measured_counts_for_the_next_run(tmp_path: Path, tiny: RunConf
     for _ in range(3):
         uncut.after_step()
     assert whole.notes.read() is None, "where a step is not cut there is nothing to learn"
+
+
+def test_a_deterministic_run_has_the_same_size_whoever_else_uses_the_gpu(tmp_path: Path, tiny: RunConfig) -> None:
+    needed = need(tiny, Axes())
+    for_four = int((needed.fixed + 4.5 * needed.sequence) / 0.9)
+    around = watched(tmp_path, Stand(free=needed.fixed, total=for_four))
+    around.notes.write(Seen(fits=1, per_sequence=1))
+    same = replace(tiny, runtime=replace(tiny.runtime, deterministic=True))
+    assert chosen(same, Axes(), around, lambda tensor: tensor) == 4
+    assert chosen(tiny, Axes(), around, lambda tensor: tensor) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"fits": "many"}', "7"])
