@@ -28,15 +28,18 @@ class Stream:
         self.waited.append(other)
 
 
-def test_the_update_waits_for_the_copies_on_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("captured", [False, True])
+def test_the_update_waits_for_the_copies_on_their_device(monkeypatch: pytest.MonkeyPatch, captured: bool) -> None:
     training, copying = Stream(), Stream()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: {copying.device: training}[device])
+    # A torch without CUDA cannot say.
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
     staging = Staging()
     staging.before_update()
     assert not training.waited, "nothing was copied from a GPU"
     staging._stream = copying  # type: ignore[assignment]
     staging.before_update()
-    assert training.waited == [copying]
+    assert training.waited == ([] if captured else [copying])
 
 
 def test_every_update_of_a_run_waits_for_copies_first(
