@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import objectives, observations
-from analysis.inference import resampling
 from analysis.inference.fit_law import fit_law
+from analysis.inference.intervals import METHODS
 from analysis.laws.base import Form
 from analysis.laws.registry import named
 
@@ -42,8 +42,9 @@ def sensitivity(
     Choices: outlier rule (the k highest losses left out), loss function and Huber's delta, count of parameters (columns
     `params_total`, ... where they are there), selection of the learning rate (its best per setting, where `lr` is
     swept), range of compute (the smallest or largest budgets left out). `quantity` is the name of a constant or derived
-    quantity, or a function of a fit. Columns: choice, option, value, low, high, shift (value less the first row's),
-    nobs. `shift` beyond the first row's interval is what that interval does not hold.
+    quantity, or a function of a fit. Columns: choice, option, value, low and high (by the method `interval`, an
+    option of fit_law), shift (value less the first row's), nobs. `shift` beyond the first row's interval is what that
+    interval does not hold.
 
     Examples
     --------
@@ -66,7 +67,7 @@ def sensitivity(
             value = quantity(fit) if callable(quantity) else float({**fit.params, **fit.derived}[quantity])
             low, high = (np.nan, np.nan)
             if isinstance(quantity, str) and resamples:
-                low, high = resampling.interval(fit.draws[quantity].to_numpy(), value) or (np.nan, np.nan)
+                low, high = METHODS[fit.interval].interval(fit, quantity, 1.0 - fit.confidence)
             nobs = fit.nobs
         except ValueError:
             # Too few rows are left for the law: the choice is listed, without a value.

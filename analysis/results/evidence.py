@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from analysis.approaches.parametric import columns_of, options_of
-from analysis.values.blocks import Block, PowerLaw, Valley
+from analysis.values.blocks import Block, Interval, PowerLaw, Valley
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Choice, ProfileCurve
 
@@ -111,8 +112,12 @@ def approaches(
     return [to_json(line) for line in found.reset_index().to_dict("records")]
 
 
-def sensitivity(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Return what the exponent a becomes under other choices than those asked; empty where rows do not hold a fit."""
+def sensitivity(frame: pd.DataFrame, asked: Mapping[str, Any], interval: Interval | None) -> tuple[Choice, ...]:
+    """Return what the exponent a becomes under other choices than those asked; empty where rows do not hold a fit.
+
+    `interval` is the fit's own, None where it has none: the first line says what the rest of fit.json says, while the
+    other lines' intervals are of fewer resamples.
+    """
     from analysis.diagnostics.sensitivity import sensitivity as table
 
     try:
@@ -120,13 +125,15 @@ def sensitivity(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Choice, 
         found = table(columns_of(frame), quantity="a", **(options_of("chinchilla", asked) | few))
     except ValueError:
         return ()
-    return tuple(
+    first, *others = (
         Choice(
             str(line["choice"]), str(line["option"]), "a", _finite(line["value"]), _finite(line.get("low")),
             _finite(line.get("high")), int(line["nobs"]),
         )
         for line in found.to_dict("records")
     )  # fmt: skip
+    low, high = interval or (None, None)
+    return (replace(first, low=_finite(low), high=_finite(high)), *others)
 
 
 def _finite(value: Any) -> float | None:

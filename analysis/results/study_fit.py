@@ -213,11 +213,12 @@ class Parts:
             }
         if self.surface is None or self.law is None:
             return {"rolling": rolling}
+        fitted = self.block.intervals.get("a")
         return {
             "profiles": evidence.profiles(self.law),
             "cloud": self._cloud(),
             "rolling": rolling,
-            "sensitivity": evidence.sensitivity(self.frame, self.asked) if self.asked["sensitivity"] else (),
+            "sensitivity": evidence.sensitivity(self.frame, self.asked, fitted) if self.asked["sensitivity"] else (),
         }
 
     def _cloud(self) -> Cloud | None:

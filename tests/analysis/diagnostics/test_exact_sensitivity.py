@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis.inference import resampling
+from analysis.inference.fit_law import fit_law
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis import studies
@@ -129,7 +130,10 @@ def stand_in(asked: list[Any]) -> Any:
             raise ValueError("too few")
         value = float(np.mean(table["loss"]))
         draws = pd.DataFrame({"a": value + np.linspace(-1, 1, 41), "E": 0.0})
-        return SimpleNamespace(params={"E": 1.0}, derived={"a": value}, draws=draws, nobs=len(table["loss"]))
+        return SimpleNamespace(
+            params={"E": 1.0}, derived={"a": value}, draws=draws, nobs=len(table["loss"]), interval="bootstrap",
+            confidence=0.95, positive=lambda name: False,
+        )  # fmt: skip
 
     return fit_law
 
@@ -163,3 +167,12 @@ def test_a_line_for_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name: defaults[name] for name in ("form", "quantity", "loss", "delta", "resamples", "seed")} == {
         "form": "chinchilla", "quantity": "a", "loss": "huber", "delta": 1e-3, "resamples": 200, "seed": 0,
     }  # fmt: skip
+
+
+def test_intervals_are_made_as_asked() -> None:
+    runs = studies.isoflop(0, noise=0.004)
+    found = sensitivity.sensitivity(runs, resamples=2, interval="delta").set_index("option")
+    for option, loss in (("as fitted", "huber"), ("squared", "squared")):
+        alone = fit_law(runs, loss=loss, resamples=0, interval="delta").conf_int()
+        ends = [float(alone[side]["a"]) for side in (0, 1)]
+        assert [float(found[side][option]) for side in ("low", "high")] == pytest.approx(ends, rel=1e-6)

@@ -30,6 +30,9 @@ def test_rows_as_fitted_are_the_fit(asked: dict[str, Any]) -> None:
     assert fit.sensitivity[0].value == pytest.approx(fit.derived["a"], rel=1e-6)
     third = next(row for row in fit.record["approaches"] if row["approach"].startswith("3"))
     assert third["a"] == pytest.approx(fit.derived["a"], rel=1e-6)
+    interval = fit.fits.surface.intervals["a"]
+    assert interval is not None
+    assert (fit.sensitivity[0].low, fit.sensitivity[0].high) == interval
 
 
 def test_a_backtest_keeps_the_constants_that_were_held() -> None:

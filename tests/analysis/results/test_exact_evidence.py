@@ -290,21 +290,23 @@ def test_few_resamples_are_enough_beside_a_fit(tmp_path: Any, monkeypatch: pytes
     for given in (1000, 200, 60):
         with pytest.raises(ValueError, match="seen"):
             evidence.approaches(table, frame.used(table), 1e15, {**PLAIN, "resamples": given}, {"chinchilla": None})
-        assert evidence.sensitivity(table, {**PLAIN, "resamples": given}) == ()
+        assert evidence.sensitivity(table, {**PLAIN, "resamples": given}, (0.4, 0.6)) == ()
     assert asked == [200, 200, 200, 200, 60, 60]
 
 
 def test_other_choices_are_lines(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = pd.DataFrame({
-        "choice": ["none", "loss"], "option": ["as fitted", "l1"], "value": [0.5, np.nan], "low": [0.4, np.inf],
-        "high": ["x", None], "nobs": [20, 19],
+        "choice": ["none", "loss", "loss"], "option": ["as fitted", "delta", "l1"], "value": [0.5, 0.6, np.nan],
+        "low": [0.45, 0.4, np.inf], "high": [0.55, "x", None], "nobs": [20, 20, 19],
     })  # fmt: skip
     module = importlib.import_module("analysis.diagnostics.sensitivity")
     monkeypatch.setattr(module, "sensitivity", lambda *_, **options: lines)
-    found = evidence.sensitivity(tidy(studies.isoflop(0), tmp_path), PLAIN)
-    assert [dataclasses.astuple(line) for line in found] == [
-        ("none", "as fitted", "a", 0.5, 0.4, None, 20), ("loss", "l1", "a", None, None, None, 19),
-    ]  # fmt: skip
+    for interval, ends in (((0.3, 0.7), (0.3, 0.7)), ((0.3, np.inf), (0.3, None)), (None, (None, None))):
+        found = evidence.sensitivity(tidy(studies.isoflop(0), tmp_path), PLAIN, interval)
+        assert [dataclasses.astuple(line) for line in found] == [
+            ("none", "as fitted", "a", 0.5, *ends, 20), ("loss", "delta", "a", 0.6, 0.4, None, 20),
+            ("loss", "l1", "a", None, None, None, 19),
+        ]  # fmt: skip
 
 
 def test_numpys_numbers_are_plain_ones_in_json() -> None:
