@@ -32,12 +32,16 @@ if TYPE_CHECKING:
 REACHED, FAILED, DIVERGED, INTERRUPTED = 0, 1, 3, 75
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return its exit code."""
-    started = time.perf_counter()
+def main(arguments: list[str] | None = None, flag: StopFlag | None = None, started: float | None = None) -> int:
+    """Run the command line; return its exit code.
+
+    flag: of one who catches stop signals already. started: when this run was begun, by time.perf_counter [s].
+    """
+    started = time.perf_counter() if started is None else started
     options = _parser().parse_args(arguments)
-    flag = StopFlag()
-    flag.install()
+    if flag is None:
+        flag = StopFlag()
+        flag.install()
     # Whoever takes this process to hang asks it where it stands: also within a call that never returns to Python.
     if sys.__stderr__ is not None:
         faulthandler.register(signal.SIGQUIT, file=sys.__stderr__, all_threads=True)

@@ -122,6 +122,11 @@ class ClusterConfig:
     auto: tuple[str, ...] = key((), "resources sized for each point: any of gpus, memory, time; [all] for the three")
     margin: float = key(1.5, "auto: factor on the expected time and memory")
     gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
+    warm: bool = key(
+        True,
+        "runs of one process that follow each other in a local slot or a search's worker are trained by one process "
+        "that stays: only the first one starts Python and torch; false: a process each",
+    )
     array_parallelism: int = key(256, "jobs of one submission that may run at once")
     code: str = key(
         "live",

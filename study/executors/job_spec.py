@@ -41,6 +41,7 @@ class JobSpec:
     """What a job asks, said for one point: `pack` points share a job, which asks for all of them.
 
     nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_gb [GB a node]: of one point. time_minutes: of the job.
+    warm: whether a trainer process stays for the next trial of a search's worker.
     code: whether it runs the checkout (`live`) or the copy of its code version (`frozen`).
     dependency: jobs that must have succeeded (`afterok:12_3`). sbatch: further options, as pairs.
     """
@@ -71,6 +72,7 @@ class JobSpec:
     pack_gpus: str = "own"
     requeue: bool = True
     hang_floor_seconds: float = 600.0
+    warm: bool = True
     dependency: str | None = None
 
     @classmethod

@@ -19,13 +19,13 @@ from study.job.rendezvous import RendezvousRound
 from study.process.children import (
     PEERS_GRACE,
     Signals,
+    Started,
     failed_alone,
     kill,
     memory_kills,
-    spawn,
-    trainer_command,
     wait_together,
 )
+from study.process.trainers import FRESH, Trainers, TrainerStart
 from study.records import ledger
 from study.storage.files import last_lines, read_json, tail, write_json
 from study.storage.layout import AttemptFolder, RunFolder, StudyFolder
@@ -42,6 +42,7 @@ class JobContext:
 
     unit: number of the search's claim, where one job trains several. next_target: called when the trainer has paused;
     it returns the tokens to train on to, or None to end the trainer. Where it is None itself, the trainer ends.
+    trainers: how the trainer of a run of one process is started.
     """
 
     study: StudyFolder
@@ -51,6 +52,7 @@ class JobContext:
     until: int | None = None
     unit: int | None = None
     next_target: Callable[[], int | None] | None = None
+    trainers: Trainers = FRESH
 
     @property
     def run(self) -> RunFolder:
@@ -103,16 +105,15 @@ def run_trainer(
     rank_infos = [here]
     if here.starts_ranks:
         rank_infos = [replace(here, rank=rank, local_rank=rank) for rank in range(here.world)]
-    started, kills, processes = time.time(), memory_kills(), {}
+    started, kills = time.time(), memory_kills()
+    processes: dict[int, Started] = {}
     for rank_info in rank_infos:
-        processes[rank_info.rank] = spawn(
-            trainer_command(work.run.config, work.until),
-            trainer_environment(rank_info, job, int(runtime.get("threads", 1)), os.environ, attempt)
-            | ({} if work.next_target is None else {"PAUSE": str(attempt.pause.absolute())}),
-            attempt.stdout(rank_info.rank),
-            attempt.stderr(rank_info.rank),
-            inherit,
-        )
+        environment = trainer_environment(rank_info, job, int(runtime.get("threads", 1)), os.environ, attempt)
+        if work.next_target is not None:
+            environment["PAUSE"] = str(attempt.pause.absolute())
+        out, err = attempt.stdout(rank_info.rank), attempt.stderr(rank_info.rank)
+        start = TrainerStart(work.run.config, work.until, environment, out, err, inherit)
+        processes[rank_info.rank] = (work.trainers if here.world == 1 else FRESH).start(start)
         signals.watch(processes[rank_info.rank])
     watch = Watch(work.run, attempt, here.world, bounds(work, runtime))
     elsewhere = [attempt.rank(rank) for rank in range(here.world) if rank not in processes] if here.first else []
@@ -130,11 +131,16 @@ def run_trainer(
     if first is not None and not this_round.taken(processes[here.rank].returncode):
         # Ranks fail together: the stderr of each tells the one that caused it from those that lost their peer.
         for rank in sorted({first, *failed_alone(processes)} - {here.rank}):
-            ended = TrainerExit(processes[rank].returncode, watch.hang, kills)
+            ended = TrainerExit(_code(processes[rank]), watch.hang, kills)
             ending = conclude_rank(work, attempt, ended, signals, rank=rank, started=started)
             if ending.state == AttemptState.FAILED:
                 write_json(attempt.rank(rank), record(attempt, ending, started, rank))
-    return TrainerExit(processes[here.rank].returncode, watch.hang, kills)
+    return TrainerExit(_code(processes[here.rank]), watch.hang, kills)
+
+
+def _code(ended: Started) -> int:
+    assert ended.returncode is not None
+    return ended.returncode
 
 
 class Pauses:

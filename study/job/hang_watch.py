@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.process.children import kill
+from study.process.children import Started, kill
 from study.records.heartbeats import Beat, read_beat
 from study.storage.files import file_size, read_json, tail, write_json
 from study.storage.layout import AttemptFolder, RunFolder
@@ -84,7 +84,7 @@ class Watch:
         self._next = 0.0
         self.hang: str | None = None
 
-    def look(self, processes: Mapping[int, subprocess.Popen[bytes]]) -> bool:
+    def look(self, processes: Mapping[int, Started]) -> bool:
         """Look at them if it is time to; True where they hang: their stacks are kept by then, and they are killed."""
         now = time.monotonic()
         if now < self._next or not self._bounds.floor:
@@ -122,7 +122,7 @@ class Watch:
         said = read_json(self._attempt.hang)
         return None if said is None else str(said.get("why"))
 
-    def _end(self, living: Mapping[int, subprocess.Popen[bytes]], why: str) -> None:
+    def _end(self, living: Mapping[int, Started], why: str) -> None:
         """Write down what is found, keep every rank's stacks, then kill."""
         first = not self._attempt.hang.exists()
         if first:

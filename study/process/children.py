@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from study.failures.kinds import DIVERGED, INTERRUPTED
 from study.process import code_version
@@ -24,19 +25,37 @@ PEERS_GRACE = 30.0
 RANKS_POLL = 0.1
 
 
+class Started(Protocol):
+    """A process that was started for an attempt: what is used of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, as far as it was asked for; None before."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, a signal's as a negative number; None while it runs."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send it a signal."""
+
+
 class Signals:
     """Receives the signals that ask a job to end, remembers them and passes them on to the trainer's processes."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Started] = []
 
     def install(self) -> None:
         """Handle the signals from now on."""
         for number in FORWARDED:
             signal.signal(number, self._handle)
 
-    def watch(self, process: subprocess.Popen[bytes]) -> None:
+    def watch(self, process: Started) -> None:
         """Pass signals on to this process as well, also those that came while it was being started."""
         self._processes.append(process)
         for number in list(self.received):
@@ -52,13 +71,13 @@ class Signals:
         self.pass_on(number)
 
 
-def _forward(number: int, process: subprocess.Popen[bytes]) -> None:
+def _forward(number: int, process: Started) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
 
 def wait_together(
-    processes: Mapping[int, subprocess.Popen[bytes]],
+    processes: Mapping[int, Started],
     hangs: Callable[[], bool] = lambda: False,
     lost: Callable[[], bool] = lambda: False,
     grace: float = PEERS_GRACE,
@@ -87,18 +106,18 @@ def wait_together(
     return first if first is not None else _likeliest(_failed(processes), processes)
 
 
-def failed_alone(processes: Mapping[int, subprocess.Popen[bytes]]) -> list[int]:
+def failed_alone(processes: Mapping[int, Started]) -> list[int]:
     """Return the ranks that failed, but for those that a signal ended as we end what is left of a failed run."""
     ours = (-signal.SIGTERM, -signal.SIGKILL)
     return [rank for rank in _failed(processes) if processes[rank].returncode not in ours]
 
 
-def _likeliest(failed: Sequence[int], processes: Mapping[int, subprocess.Popen[bytes]]) -> int | None:
+def _likeliest(failed: Sequence[int], processes: Mapping[int, Started]) -> int | None:
     """Return which of ranks that were seen to have failed at once it was: one that a signal killed lost no peer."""
-    return min(failed, key=lambda rank: (processes[rank].returncode >= 0, rank), default=None)
+    return min(failed, key=lambda rank: ((processes[rank].returncode or 0) >= 0, rank), default=None)
 
 
-def _failed(processes: Mapping[int, subprocess.Popen[bytes]]) -> list[int]:
+def _failed(processes: Mapping[int, Started]) -> list[int]:
     return [rank for rank, p in processes.items() if p.returncode not in (None, 0, DIVERGED, INTERRUPTED)]
 
 
@@ -164,7 +183,7 @@ def spawn(
         )
 
 
-def kill(processes: Mapping[int, subprocess.Popen[bytes]]) -> None:
+def kill(processes: Mapping[int, Started]) -> None:
     """Kill those of the processes from :func:`spawn` that still run, with all that they started."""
     for process in processes.values():
         if process.poll() is None:

@@ -58,7 +58,7 @@ def _queue(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, ser
     ordered = longest_first(keys, points)
     executor = services.executor(cluster.executor)
     if not executor.detached:
-        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster), "code": cluster.code})
+        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster), "code": cluster.code, "warm": cluster.warm})
         return len(ordered)
     known = ledger.read(folder).waiting
     asked = {"executor": executor.name, "code": version.id, "parallel": cluster.array_parallelism}

@@ -103,7 +103,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     if _local(config):
         with driving(folder):
             _begin(folder, config, wanted)
-            return stay(folder, count, config.cluster.code)
+            return stay(folder, count, config.cluster.code, config.cluster.warm)
     _begin_and_submit(folder, config, wanted, count)
     return 0
 
@@ -124,10 +124,10 @@ def driving(folder: StudyFolder) -> Iterator[None]:
         yield
 
 
-def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
+def stay(folder: StudyFolder, count: int, mode: str = "live", warm: bool = True) -> int:
     """Run `count` workers on this machine until nothing is left; Ctrl-C lets them save and end. Within :func:`driving`.
 
-    mode: what code they run, as `cluster.code` has it. Returns 0 when the search is over, 130 after Ctrl-C, 1 where
+    mode, warm: `cluster.code` and `cluster.warm`. Returns 0 when the search is over, 130 after Ctrl-C, 1 where
     every worker ended and work is left, or no trial was trained to the end.
     """
     with suppress(TimeoutError):  # whoever looks at the search does it as well
@@ -135,7 +135,7 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
     queue = TrialQueue.of(folder)
     version = frozen_code.take(folder, mode)
     copy = frozen_code.source(folder, mode, version.id)
-    name = write_batch(folder, [], version.id, {"code": mode})
+    name = write_batch(folder, [], version.id, {"code": mode, "warm": warm})
     with StopSignal() as stop, SyncProcess(folder) as syncer:
         workers = [_spawn(folder, name, copy) for _ in range(count)]
         shown, told = 0.0, 0

@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from study.job.__main__ import NOT_WANTED, run_first_rank, run_other_rank
 from study.job.attempt import JobContext
 from study.planning.ranks import local_world
 from study.process.children import Signals
+from study.process.trainers import FRESH, Trainers, trainers
 from study.records import checkpoints, ledger
 from study.records.attempts import latest_attempt
 from study.records.ledger import UNIT
@@ -70,6 +72,7 @@ class Worker:
     rank_info: RankInfo
     ranks: RankSync
     signals: Signals
+    trainers: Trainers = FRESH
 
     def work(self, key: str, claim: int, until: int | None) -> JobContext:
         """Return what `study.job` advances for a claim."""
@@ -79,7 +82,7 @@ class Worker:
                 rank_info, world=local_world(find_point(self.queue.folder, key).raw.get("parallel") or {}, 1)
             )
         batch = replace(self.batch, executor=rank_info.executor, keys=(key,))
-        return JobContext(self.queue.folder, batch, key, rank_info, until, unit=claim)
+        return JobContext(self.queue.folder, batch, key, rank_info, until, unit=claim, trainers=self.trainers)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,7 +100,10 @@ def main(arguments: list[str] | None = None) -> int:
     worker = Worker(TrialQueue.of(folder), batch, rank_info, RankSync(folder, rank_info), signals)
     if UNIT in batch.resources:
         return one(worker)
-    return pool(worker) if rank_info.first else follow(worker)
+    if not rank_info.first:
+        return follow(worker)
+    with closing(trainers(batch.resources.get("warm", True))) as started:
+        return pool(replace(worker, trainers=started))
 
 
 def here(executor: str) -> RankInfo:
