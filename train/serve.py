@@ -41,9 +41,9 @@ IDLE_SECONDS = 120.0
 """A process that nobody needs gives its memory back after this long [s]."""
 OF_AN_ATTEMPT = frozenset({"HEARTBEAT", "HEARTBEAT_WHERE", "PAUSE", "CODE_VERSION"})
 """Variables that say nothing of the process."""
-OF_THE_PROCESS = ("compile", "memory", "parallel", "precision", "profile", "runtime")
+OF_THE_PROCESS = ("compile", "memory", "precision", "profile", "runtime")
 """Sections that runs of one process have in common."""
-OF_THE_GRAPHS = ("model", "data", "batch")
+OF_THE_GRAPHS = ("model", "data", "batch", "parallel")
 """Sections by which compiled graphs differ, beside those."""
 
 

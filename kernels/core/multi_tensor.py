@@ -98,6 +98,12 @@ def _blocks(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tenso
     return _moved(torch.from_numpy(owners), device), _moved(torch.from_numpy(places), device)
 
 
+def forget() -> None:
+    """Let go of all tables. Not while a CUDA graph lives that reads them."""
+    _on_device.cache_clear()
+    _blocks.cache_clear()
+
+
 def _moved(table: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return table

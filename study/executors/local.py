@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
 import socket
-import subprocess
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.executors.base import Executor, JobRequest, RankInfo, Runner
 from study.executors.jobs import Lookup, LookupAnswer, QueueView
-from study.process import code_snapshot
-from study.process.children import job_environment, python, spawn
+from study.process import code_snapshot, code_version
+from study.process.children import Started, job_environment, python, spawn
+from study.process.standing import Standing
 from study.records import ledger
 from study.storage.layout import StudyFolder
 
@@ -78,13 +80,27 @@ class Local(Executor):
         return folder.jobs / LOG
 
 
+@dataclass(frozen=True)
+class _Slot:
+    """A process that advances one key after the other, and what it has in common with those that may follow."""
+
+    standing: Standing
+    copy: Path | None
+    code: str
+
+
 class LocalSlots:
-    """The `study.job` processes that this process has started. They get SIGTERM when it dies in any way."""
+    """The processes that this one has started to advance keys. They get SIGTERM when it dies in any way.
+
+    A slot's process stays for the next key (`study.job.slot`), except where `cluster.warm` is false: then each key has
+    a `study.job`.
+    """
 
     def __init__(self, folder: StudyFolder, count: int) -> None:
         self._folder = folder
         self.count = count
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, tuple[Started, _Slot | None]] = {}
+        self._idle: list[_Slot] = []
 
     @property
     def running(self) -> frozenset[str]:
@@ -92,27 +108,58 @@ class LocalSlots:
         return frozenset(self._running)
 
     def start(self, key: str, batch: ledger.Batch) -> None:
-        """Start the process that advances this key. ValueError where the copy of the code that it is to run is gone."""
+        """Have a process advance this key. ValueError where the copy of the code that it is to run is gone."""
         self._folder.jobs.mkdir(parents=True, exist_ok=True)
         copy = code_snapshot.source(self._folder, batch.resources.get("code"), batch.code)
-        words = [str(self._folder.path.absolute()), "--name", batch.name, "--index", str(batch.keys.index(key))]
+        index = batch.keys.index(key)
+        if batch.resources.get("warm", True):
+            self._running[key] = self._in_a_slot(json.dumps({"name": batch.name, "index": index}).encode(), copy)
+            return
+        words = [str(self._folder.path.absolute()), "--name", batch.name, "--index", str(index)]
         log = self._folder.jobs / LOG
-        self._running[key] = spawn(
-            [*python(copy), "-m", "study.job", *words], job_environment(os.environ, copy), log, log
-        )
+        command = [*python(copy), "-m", "study.job", *words]
+        self._running[key] = spawn(command, job_environment(os.environ, copy), log, log), None
+
+    def _in_a_slot(self, text: bytes, copy: Path | None) -> tuple[Started, _Slot]:
+        """Give a key to a slot that is idle, or to a new one."""
+        code = code_version.stamp()  # a process that stays has the code as it was when it started
+        while self._idle:
+            slot = self._idle.pop()
+            served = slot.standing.offer(text) if (slot.copy, slot.code) == (copy, code) else None
+            if served is not None:
+                return served, slot
+            _end([slot])
+        log = self._folder.jobs / LOG
+        command = [*python(copy), "-m", "study.job.slot", str(self._folder.path.absolute())]
+        slot = _Slot(Standing(command, job_environment(os.environ, copy), log, log), copy, code)
+        return slot.standing.give(text), slot
 
     def reap(self) -> dict[str, int]:
-        """Return the keys whose process has ended since the last call, with its exit code."""
-        ended = {key: code for key, p in self._running.items() if (code := p.poll()) is not None}
+        """Return the keys that have ended since the last call, with the exit code of each."""
+        ended = {key: code for key, (p, _) in self._running.items() if (code := p.poll()) is not None}
         for key in ended:
-            del self._running[key]
+            _, slot = self._running.pop(key)
+            if slot is not None:
+                self._idle.append(slot)
         return ended
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         """Send a signal to every running process; SIGTERM lets it write a checkpoint and end."""
-        for process in self._running.values():
+        for process, _ in self._running.values():
             if process.poll() is None:
                 process.send_signal(number)
+
+    def close(self) -> None:
+        """End the processes that advance nothing."""
+        _end(self._idle)
+        self._idle.clear()
+
+
+def _end(slots: Sequence[_Slot]) -> None:
+    for slot in slots:
+        slot.standing.let_go()
+    for slot in slots:
+        slot.standing.wait()
 
 
 def write_batch(

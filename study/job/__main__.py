@@ -37,6 +37,7 @@ from study.job.rendezvous import RendezvousRound, rendezvous
 from study.planning.ranks import local_world
 from study.process import code_snapshot
 from study.process.children import Signals
+from study.process.trainers import FRESH, Trainers
 from study.records import ledger
 from study.records.attempts import claim
 from study.records.checkpoints import pin
@@ -86,14 +87,23 @@ def main(arguments: list[str] | None = None) -> int:
     return code
 
 
-def run(study: StudyFolder, state: ledger.Ledger, batch: ledger.Batch, key: str, signals: Signals) -> int:
+def run(
+    study: StudyFolder,
+    state: ledger.Ledger,
+    batch: ledger.Batch,
+    key: str,
+    signals: Signals,
+    *,
+    trainers: Trainers = FRESH,
+) -> int:
     """Run this process's part of one point, if it is still wanted; return the exit code."""
     why = unwanted(state, batch, key)
     if why:
         print(f"{key}: nothing to do: {why}", file=sys.stderr)
         return NOT_WANTED
     world = local_world(find_point(study, key).raw.get("parallel") or {}, _tasks(batch))
-    work = JobContext(study, batch, key, load(batch.executor).rank_info(os.environ, world))
+    rank_info = load(batch.executor).rank_info(os.environ, world)
+    work = JobContext(study, batch, key, rank_info, trainers=trainers)
     done = finished(work.run)
     if done is not None:
         print(f"{key}: the run is {done.state} already")

@@ -210,6 +210,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
                 stack.enter_context(locked(folder.controller, CONTROL_SECONDS))
                 count = slot_count(cluster, [point.config for point in points])
                 controller = LocalRunner(observer, LocalSlots(folder, count))
+                stack.callback(controller.slots.close)
             except TimeoutError:
                 print(f"another process is running {folder.name}: this one only watches", flush=True)
         with JsonLines(pace, folder.name) if machine else display(pace, folder.name) as shown:

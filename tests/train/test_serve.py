@@ -33,6 +33,7 @@ def attempt(**environment: str) -> Attempt:
         (lambda run: replace(run, seed=7), True),
         (lambda run: replace(run, model=replace(run.model, layers=5)), True),
         (lambda run: replace(run, optim=replace(run.optim, lr=1.0), data=replace(run.data, sequence_length=8)), True),
+        (lambda run: replace(run, parallel=replace(run.parallel, micro_batch_sequences=2)), True),
         (lambda run: replace(run, runtime=replace(run.runtime, threads=2)), False),
         (lambda run: replace(run, runtime=replace(run.runtime, deterministic=True)), False),
         (lambda run: replace(run, compile=CompileConfig(blocks=True)), False),
@@ -65,6 +66,7 @@ def test_after_what_measures_a_process_none_follows(ran: dict[str, Any], tiny: R
 def test_compiled_code_serves_runs_of_its_shapes(tiny: RunConfig) -> None:
     assert same_graphs(tiny, replace(tiny, seed=7, optim=replace(tiny.optim, lr=1.0)))
     assert not same_graphs(tiny, replace(tiny, model=replace(tiny.model, layers=5)))
+    assert not same_graphs(tiny, replace(tiny, parallel=replace(tiny.parallel, micro_batch_sequences=2)))
     graphs = replace(tiny, compile=CompileConfig(blocks=True, cuda_graphs=True))
     assert not same_graphs(graphs, graphs)
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from kernels.core.multi_tensor import forget
+
 GPU_BYTES = 64 << 20
 """What libraries may keep of a GPU's memory without being a run's."""
 THREADS = ("torch", "triton", "tqdm", "concurrent.futures")
@@ -47,6 +49,7 @@ class Before:
         _end_compilers()
         gc.unfreeze()
         gc.collect()
+        forget()
         return next(filter(None, (_threads(), _files(run), _children(), _memory())), None)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from study.executors import local
 from study.executors.local import write_batch
 from study.records import ledger, outcomes
 from study.status.observer import observe
@@ -63,12 +64,42 @@ def test_a_failing_point_does_not_stop_the_others_and_makes_the_exit_code_1(tmp_
     assert said.startswith("2 failed: left as they are; python -m study retry s --runs ")
     assert diary(study, keys[FAILS]) == ["begin 0"], "an error of the code is not tried again unless asked to"
     assert diary(study, killed) == ["begin 0"] * 3, "a kill is, as often as the policy says"
+    tries = [json.loads(study.run(killed).attempt(number).job.read_text())["pid"] for number in (1, 2, 3)]
+    assert len(set(tries)) == 3, "no process stays after a bad end"
 
 
 def decided(study: StudyFolder, key: str) -> list[tuple[str, str]]:
     """Return the kinds of ends that the ledger holds of a point, and what was decided of each."""
     ends = [event for event in ledger.read_events(study.ledger) if event["event"] == "ended"]
     return [(event["kind"], event["action"]) for event in ends if event["key"] == key]
+
+
+def test_a_key_is_given_to_a_process_of_its_own_where_none_is_to_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    class Ended:
+        pid, returncode = 1, 0
+
+        def poll(self) -> int:
+            return 0
+
+        def send_signal(self, number: int, /) -> None: ...
+
+    def spawn(command: list[str], *_: object) -> Ended:
+        started.append(command)
+        return Ended()
+
+    monkeypatch.setattr(local, "spawn", spawn)
+    study = StudyFolder(tmp_path / "s")
+    slots = local.LocalSlots(study, 2)
+    slots.start("b", ledger.Batch("local.1", "local", ("a", "b"), 0.0, resources={"warm": False}))
+    assert slots.running == {"b"}
+    assert started[0][-7:] == ["-m", "study.job", str(study.path), "--name", "local.1", "--index", "1"]
+    assert slots.reap() == {"b": 0}
+    assert slots.running == frozenset()
+    slots.close()
 
 
 def test_a_diverged_point_alone_is_a_result(tmp_path: Path) -> None:
@@ -81,10 +112,9 @@ def test_no_more_runs_at_once_than_slots_and_the_longest_first(tmp_path: Path) -
     _, large = make_study(tmp_path / "s", [2], width=128)
     study.study.write_text("cluster: {slots: 1}\ntracking: {enabled: false}\n")
     assert run_to_end(study)[0] == 0
-    begun = {
-        key: (json.loads(study.run(key).attempt(1).job.read_text())["started"])
-        for key in [*small.values(), *large.values()]
-    }
+    jobs = {key: json.loads(study.run(key).attempt(1).job.read_text()) for key in [*small.values(), *large.values()]}
+    begun = {key: job["started"] for key, job in jobs.items()}
+    assert len({job["pid"] for job in jobs.values()}) == 1  # the slot's process stays
     assert min(begun, key=lambda key: begun[key]) == large[2]
     spans = sorted((begun[key], json.loads(study.run(key).attempt(1).outcome.read_text())["ended"]) for key in begun)
     assert all(end <= start + 0.5 for (_, end), (start, _) in itertools.pairwise(spans))
