@@ -20,7 +20,7 @@ from train.data.corpus.source_files import Listing, chunked, list_environment, l
 from train.data.corpus.spool import Spooled, SpoolTask, spool, spooled
 from train.data.corpus.tally import LISTED, Tally
 from train.data.corpus.tokenizer import FILE as TOKENIZER_FILE
-from train.data.corpus.tokenizer import describe, sample, separator_of, train_bpe
+from train.data.corpus.tokenizer import WORDS_KEPT, describe, sample, separator_of, train_bpe
 from train.data.corpus.workers import Workers
 from train.data.corpus.write_shards import Places, ShardTask, plan, write, written
 from train.spec.config import DataConfig
@@ -43,6 +43,9 @@ from train.spec.manifest import (
 
 Task = TypeVar("Task", SpoolTask, ShardTask)
 Result = TypeVar("Result")
+
+WORDS_TOGETHER = 4_000_000
+"""Words that all processes together remember while they encode: 600 MB or so."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +191,10 @@ def _encode(
 ) -> tuple[dict[str, Split], tuple[Kind, ...]]:
     """Write the shards of both splits; ValueError when one is shorter than a sequence."""
     parts = {"train": choice.train, "validation": choice.validation}
-    width = token_bytes(job.config.vocab_size)
-    tasks = {name: list(plan(part, name, tokenizer, separator, job.places, width)) for name, part in parts.items()}
+    width, words = token_bytes(job.config.vocab_size), min(WORDS_KEPT, WORDS_TOGETHER // job.pool.count)
+    tasks = {
+        name: list(plan(part, name, tokenizer, separator, job.places, width, words)) for name, part in parts.items()
+    }
     found = job.run("encoding", write, [task for name in SPLITS for task in tasks[name]], written)
     each, splits = iter(found), {}
     for name in SPLITS:

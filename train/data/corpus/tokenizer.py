@@ -27,8 +27,11 @@ SAMPLE_BYTES = 16_000_000
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Names by which tokenizers call the token that ends a text, tried in this order."""
 
-_WORDS_KEPT = 1_000_000
+WORDS_KEPT = 1_000_000
+"""Words that a process remembers with their tokens: 150 MB or so."""
 _LONGEST_KEPT = 64
+_PIECE = 1 << 20
+_LINE_END = re.compile(r"[^ \t\n]\n")
 
 
 def word_pattern(above_ascii: str) -> str:
@@ -89,10 +92,11 @@ def describe(kind: str, vocab_size: int, content: str | None) -> TokenizerFile:
     return TokenizerFile(kind, vocab_size, sha256, FILE if content is not None else None)
 
 
-def encoder(tokenizer: str | None, width: int = 2) -> Encoder:
+def encoder(tokenizer: str | None, width: int = 2, words: int = WORDS_KEPT) -> Encoder:
     """Return the encoder of a tokenizer's JSON into tokens of `width` bytes; None: the bytes themselves.
 
-    A tokenizer that was trained elsewhere and cuts words its own way encodes whole documents, without adding tokens.
+    words: how many are remembered with their tokens, which takes memory and changes nothing else. A tokenizer that was
+    trained elsewhere and cuts words its own way encodes whole documents, without adding tokens.
     """
     if tokenizer is None:
         return encode_bytes
@@ -103,17 +107,29 @@ def encoder(tokenizer: str | None, width: int = 2) -> Encoder:
     if not _cuts_words_as_here(tokenizer):
 
         def encode_whole(document: bytes) -> bytes:
-            ids = loaded.encode(document.decode("utf-8"), add_special_tokens=False).ids
-            return np.array(ids, dtype=kind).tobytes()
+            (found,) = loaded.encode_batch_fast([document.decode("utf-8")], add_special_tokens=False)
+            return np.array(found.ids, dtype=kind).tobytes()
 
         return encode_whole
-    look_up = _Words(loaded, kind).__getitem__
+    look_up = _Words(loaded, kind, words).__getitem__
     find = re.compile(word_pattern("\\x80-\\U0010ffff")).findall
 
     def encode(document: bytes) -> bytes:
-        return b"".join(map(look_up, find(document.decode("utf-8"))))
+        return b"".join(b"".join(map(look_up, find(piece))) for piece in pieces(document.decode("utf-8")))
 
     return encode
+
+
+def pieces(text: str, size: int = _PIECE) -> Iterator[str]:
+    """Yield a text in pieces of about `size` characters, cut where a word begins in any case: at the end of a line.
+
+    All the words of a text take thirty times its memory.
+    """
+    begin = 0
+    while len(text) - begin > size and (found := _LINE_END.search(text, begin + size)):
+        yield text[begin : found.end() - 1]
+        begin = found.end() - 1
+    yield text[begin:]
 
 
 def separator_of(tokenizer: str | None, vocab_size: int) -> int:
@@ -142,14 +158,14 @@ def encode_bytes(document: bytes) -> bytes:
 class _Words(dict[str, bytes]):
     """Words to their tokens, filled when a word is first seen; bounded, for text without end."""
 
-    def __init__(self, tokenizer: Any, kind: str) -> None:
+    def __init__(self, tokenizer: Any, kind: str, kept: int) -> None:
         super().__init__()
-        self._encode, self._kind = tokenizer.encode, kind
+        self._encode, self._kind, self._kept = tokenizer.encode, kind, kept
 
     def __missing__(self, word: str) -> bytes:
         tokens = np.array(self._encode(word).ids, dtype=self._kind).tobytes()
         if len(word) <= _LONGEST_KEPT:
-            if len(self) >= _WORDS_KEPT:
+            if len(self) >= self._kept:
                 self.clear()
             self[word] = tokens
         return tokens

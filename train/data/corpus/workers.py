@@ -35,7 +35,7 @@ class Workers:
     """
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
@@ -52,12 +52,12 @@ class Workers:
 
         Raises what `work` raises, and KilledError when one of the processes was killed.
         """
-        if self._count == 1 or len(tasks) <= 1:
+        if self.count == 1 or len(tasks) <= 1:
             yield from ((number, work(task)) for number, task in enumerate(tasks))
             return
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._count, mp_context=context, initializer=_end_with_the_parent)
+            self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_end_with_the_parent)
         try:
             numbers = {self._pool.submit(work, task): number for number, task in enumerate(tasks)}
             for future in as_completed(numbers):

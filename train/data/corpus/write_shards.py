@@ -14,7 +14,7 @@ import numpy as np
 from train.data.corpus.choice import Documents
 from train.data.corpus.done import fresh, key_of, record, recorded
 from train.data.corpus.parts import parts_of
-from train.data.corpus.tokenizer import Encoder, encoder
+from train.data.corpus.tokenizer import WORDS_KEPT, Encoder, encoder
 from train.spec.from_mapping import read
 from train.spec.manifest import OFFSET_BYTES, Kind, LossMask, Shard
 
@@ -36,7 +36,8 @@ class Places:
 class ShardTask:
     """One shard to write: `tokenizer` is its JSON (None: bytes), `stem` its name without ``.bin`` and ``.idx``.
 
-    key: names the shard by what it is made from; width: bytes of one token; size: of its text [bytes].
+    key: names the shard by what it is made from; width: bytes of one token; size: of its text [bytes]; words: how many
+    its process remembers with their tokens.
     """
 
     documents: Documents
@@ -47,6 +48,7 @@ class ShardTask:
     key: str
     width: int
     size: int
+    words: int = WORDS_KEPT
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,13 @@ class Written:
 
 
 def plan(  # noqa: PLR0917 - the parts of a task, in its order
-    documents: Documents, split: str, tokenizer: str | None, separator: int, places: Places, width: int
+    documents: Documents,
+    split: str,
+    tokenizer: str | None,
+    separator: int,
+    places: Places,
+    width: int,
+    words: int = WORDS_KEPT,
 ) -> Iterator[ShardTask]:
     """Yield the shards of a split: about 64 of equal text, of 4 to 256 MiB each. A function of the sizes only."""
     starts = np.cumsum(documents.size) - documents.size
@@ -73,7 +81,7 @@ def plan(  # noqa: PLR0917 - the parts of a task, in its order
         content = hashlib.sha256(part.digest.tobytes() + part.kind.tobytes()).hexdigest()
         key = key_of("shard", stem, content, documents.kinds, described, separator, width)
         size = int(part.size.sum())
-        yield ShardTask(part.without_digests(), tokenizer, separator, stem, places, key, width, size)
+        yield ShardTask(part.without_digests(), tokenizer, separator, stem, places, key, width, size, words)
 
 
 def written(task: ShardTask) -> Written | None:
@@ -88,7 +96,7 @@ def write(task: ShardTask) -> Written:
     Each part of a document is encoded on its own, as a prompt is when there is no completion yet. The separator counts
     where the part before it does.
     """
-    encode = _encoder(task.tokenizer, task.width)
+    encode = _encoder(task.tokenizer, task.width, task.words)
     end = np.array([task.separator], dtype=f"<u{task.width}").tobytes()
     offsets, sizes, tokens = [0], list[int](), 0
     masked = _Masked()
@@ -168,6 +176,6 @@ def _write_numbers(path: Path, numbers: list[int], scratch: Path) -> str:
 
 
 @lru_cache(maxsize=1)
-def _encoder(tokenizer: str | None, width: int) -> Encoder:
+def _encoder(tokenizer: str | None, width: int, words: int) -> Encoder:
     """Keep the words seen by a process from shard to shard."""
-    return encoder(tokenizer, width)
+    return encoder(tokenizer, width, words)

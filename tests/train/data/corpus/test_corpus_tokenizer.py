@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.environment import python_path
-from train.data.corpus.tokenizer import encoder, sample, train_bpe, word_pattern
+from train.data.corpus.tokenizer import encoder, pieces, sample, train_bpe, word_pattern
 
 CORPUS = [
     f"def function_{n}(value: int, other: float = {n}.5) -> int:\n    return value * {n * 37} + other\n\n\n".encode()
@@ -42,6 +42,31 @@ def test_words_encode_as_the_tokenizer_does(bpe: str, text: str) -> None:
     assert tokens == tokenizer.encode(text).ids
     assert tokenizer.decode(tokens, skip_special_tokens=False) == text
     assert 399 not in tokens  # the separator's number
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from("a0 \t\n.é"), max_size=120), st.integers(0, 9))
+def test_a_text_in_pieces_has_the_same_words(text: str, size: int) -> None:
+    find = re.compile(word_pattern("\\x80-\\U0010ffff")).findall
+    cut = list(pieces(text, size))
+    assert [word for piece in cut for word in find(piece)] == find(text)
+    assert "".join(cut) == text
+
+
+def test_a_long_text_is_cut_and_few_words_are_remembered(bpe: str) -> None:
+    text = b"".join(CORPUS)
+    assert len(list(pieces(text.decode(), 1000))) > 10
+    assert encoder(bpe, words=7)(text) == encoder(bpe)(text)
+
+
+def test_a_tokenizer_from_elsewhere_encodes_whole_documents_as_it_does_itself() -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=500, show_progress=False, special_tokens=["<|endoftext|>"])
+    tokenizer.train_from_iterator((text.decode() for text in CORPUS), trainer)
+    text = b"".join(CORPUS)
+    tokens = np.frombuffer(encoder(tokenizer.to_str(), 4)(text), dtype="<u4").tolist()
+    assert tokens == tokenizer.encode(text.decode(), add_special_tokens=False).ids
 
 
 @given(TEXT)
