@@ -36,6 +36,10 @@ def with_(**sections: Any) -> Change:
     return lambda config: replace(config, **sections)
 
 
+def optimizer(name: str) -> Change:
+    return lambda config: replace(config, optim=replace(config.optim, name=name))
+
+
 def documents(config: RunConfig) -> RunConfig:
     """Attention within documents, which FlexAttention computes for heads of at least 16."""
     return replace(config, data=replace(config.data, packing="mask"), model=replace(config.model, head_dim=16))
@@ -55,6 +59,10 @@ CHANGES: dict[str, Change] = {
     "micro-batches": with_(parallel=ParallelConfig(micro_batch_sequences=3)),
     "checkpointing": with_(memory=MemoryConfig(checkpointing="selective")),
     "documents": documents,
+    "fp8": with_(precision=PrecisionConfig(name="fp8")),
+    "fp8, delayed": with_(precision=PrecisionConfig(name="fp8", fp8_history=4)),
+    "muon": optimizer("muon"),
+    "sgd": optimizer("sgd"),
     "ramp": ramp,
 }
 
@@ -69,11 +77,11 @@ def poison() -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_replayed_steps_are_those_without(tiny: RunConfig, tmp_path: Path, name: str) -> None:
     """Over 120 steps with clipping, a skipped step, statistics, evaluations and moments that move in between."""
+    base = CHANGES[name](replace(tiny, optim=replace(tiny.optim, grad_clip=0.5)))
     base = replace(
-        CHANGES[name](tiny),
+        base,
         health=HealthConfig(statistics_steps=40),
         runtime=replace(tiny.runtime, device="cuda"),
-        optim=replace(tiny.optim, grad_clip=0.5),
         budget=replace(tiny.budget, tokens=tiny.batch.tokens * 400),  # type: ignore[operator]
     )
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.core.dtensor import local
+from train.optim.decayed_step import decayed_step
 from train.optim.sharded import Exchange, full_tensor, local_part, shard_axis, take_gradient
 from train.spec.config import OptimConfig
 from train.spec.counts import Shape
@@ -48,12 +49,11 @@ def update(
     for batch, axis in _batches(weights, shapes):
         updates = [_momentum(weight, state[weight], group, skip, scale) for weight in batch]
         for weight, direction in zip(batch, _orthogonal(batch, updates, axis, shapes[batch[0]], group), strict=True):
-            own = local(weight)
-            shrink, length = 1.0 - group["lr"] * group["weight_decay"], -group["lr"]
+            own, lr, decay = local(weight), group["lr"], group["weight_decay"]
             if skip is None:
-                own.mul_(shrink).add_(direction.to(own.dtype), alpha=length)
+                decayed_step(own, direction.to(own.dtype), lr, decay, in_place=True)
             else:
-                stepped = (own * shrink).add_(direction.to(own.dtype), alpha=length)
+                stepped = decayed_step(own, direction.to(own.dtype), lr, decay)
                 own.copy_(torch.where(skip.to(own.device) > 0, own, stepped))
 
 

@@ -119,6 +119,6 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
-    """Set the learning rate: every group's is `lr` times its own factor. A scalar on the device is for AdamW alone."""
+    """Set the learning rate: every group's is `lr`, which may be a scalar on the device, times its own factor."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"]

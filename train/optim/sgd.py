@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.core.dtensor import local
+from train.optim.decayed_step import decayed_step
 from train.optim.sharded import take_gradient
 from train.spec.config import OptimConfig
 
@@ -36,7 +37,7 @@ def update(
             state[weight]["momentum_buffer"] = torch.zeros_like(weight, dtype=group["state_dtype"])
         buffer = local(state[weight]["momentum_buffer"]) if keep else None
         step, buffered = _step(gradient, buffer, keep, group["nesterov"])
-        stepped = (own * (1.0 - lr * group["weight_decay"])).add_(step.to(own.dtype), alpha=-lr)
+        stepped = decayed_step(own, step.to(own.dtype), lr, group["weight_decay"])
         own.copy_(_unless(skip, own, stepped))
         if buffer is not None and buffered is not None:
             buffer.copy_(_unless(skip, buffer, buffered))

@@ -16,14 +16,9 @@ def obstacle(config: RunConfig, device: str, ranks: int) -> str | None:
         (ranks > 1, f"{ranks} ranks send messages within a step, from addresses that change"),
         (compiled.cuda_graphs, "compile.cuda_graphs=true replays each block as a graph of its own"),
         (
-            config.optim.name != "adamw",
-            f"optim.name={config.optim.name} takes the learning rate from the CPU, and only adamw from the GPU",
-        ),
-        (
             precision.optimizer_state == "bf16",
             "precision.optimizer_state=bf16 draws the seeds of its stochastic rounding on the CPU",
         ),
-        (precision.name == "fp8", "precision.name=fp8 has not been tried in one"),
         (memory.checkpointing == "budget", "memory.checkpointing=budget changes what is kept while it runs"),
         (memory.offload != "none", f"memory.offload={memory.offload} moves state to the CPU within a step"),
     )
