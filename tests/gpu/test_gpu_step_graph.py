@@ -119,7 +119,7 @@ def test_replayed_steps_are_those_without(tiny: RunConfig, tmp_path: Path, name:
     assert [name for name, value in weights.items() if not torch.equal(changed[name], value)] == []
 
 
-def test_what_cannot_be_recorded_goes_on_without(
+def test_what_cannot_be_recorded_goes_on_without_and_torch_is_as_it_was(
     tiny: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = replace(tiny, runtime=replace(tiny.runtime, device="cuda"))
@@ -137,4 +137,11 @@ def test_what_cannot_be_recorded_goes_on_without(
     assert trainer.graph is not None
     assert not trainer.graph.recorded
     assert capsys.readouterr().out.count("steps run without a CUDA graph") == 1
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    large = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    del large
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before, "torch frees cached memory again"
     trainer.data.loader.close()

@@ -8,6 +8,7 @@ is copied to where the graph reads it, and everything else has to stay where it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -42,11 +43,21 @@ class CudaRecording:
     def __init__(self, work: Callable[[], Outputs], device: torch.device) -> None:
         """Record `work` without running it; RuntimeError where it does something that a graph cannot."""
         self._graph = torch.cuda.CUDAGraph()
-        # Relaxed: the thread that reads batches ahead allocates page-locked memory meanwhile.
-        with filled_after(device), torch.cuda.graph(self._graph, capture_error_mode="relaxed"):
-            before = torch.cuda.memory_reserved(device)
-            self.outputs = work()
-            self.bytes = torch.cuda.memory_reserved(device) - before
+        pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.current_stream(device)
+        try:
+            # Relaxed: the thread that reads batches ahead allocates page-locked memory meanwhile.
+            with filled_after(device), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="relaxed"):
+                before = torch.cuda.memory_reserved(device)
+                self.outputs = work()
+                self.bytes = torch.cuda.memory_reserved(device) - before
+        except RuntimeError:
+            # Where the end of a capture fails, torch stays in its stream, and frees no cached memory while it takes the
+            # capture's pool to be in use.
+            torch.cuda.set_stream(stream)
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+                torch._C._cuda_releasePool(stream.device_index, pool)
+            raise
 
     def replay(self) -> None:
         """Launch the graph."""
@@ -129,7 +140,8 @@ class StepGraph:
             self._recorded = self._record(lambda: self._compute(self._inputs), self._device)
         except RuntimeError as error:
             self._possible, self._inputs = False, ()
-            reason = str(error).strip().splitlines() or [repr(error)]
+            first = error.__context__ or error  # what the end of a capture complains of
+            reason = str(first).strip().splitlines() or [repr(first)]
             self._say(f"steps run without a CUDA graph: {reason[0]}")
             return
         self._kept = list(self._held())

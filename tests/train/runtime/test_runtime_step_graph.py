@@ -72,7 +72,10 @@ class Counting:
 
     def record(self, work: Callable[[], Outputs], device: torch.device) -> Repeated:
         if self.failing:
-            raise RuntimeError(self.failing)
+            try:
+                raise RuntimeError(self.failing)
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
         self.recordings += 1
         return Repeated(work, lambda: [self.total])
 
