@@ -114,5 +114,5 @@ def walks() -> dict[str, set[str]]:
         "a point, from command to sbatch": union(point, "study.sweep"),
         "a failed job, to its retry": union(failed, "study.job", "conclude") | union(failed, "study.sweep", "step"),
         "a trial, command and worker": union(trial, "study.sweep") | union(trial, "study.workers"),
-        "a batch, from disk to update": union(trial, "train.run", "train_step"),
+        "a batch, from disk to update": union(trial, "train.serve", "train_step"),
     }

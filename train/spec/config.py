@@ -57,9 +57,7 @@ class ModelConfig:
     )
     global_every: int = key(0, "with a window: every n-th block attends to all keys; 0: none")
     norm_eps: float = key(1e-6, "epsilon inside every RMSNorm")
-    init_from: str | None = key(
-        None, "folder of weights to start from, made by train.hub import; null: random initialisation"
-    )
+    init_from: str | None = key(None, "folder of weights to start from, made by train.hub import; null: random ones")
     init_std: float | None = key(None, "std of matrix initialisation; null: 1/sqrt(width)")
     init_std_at: str = key(
         "base",
@@ -97,9 +95,7 @@ class DataConfig:
     validation_fraction: float = key(0.02, "share of documents held out, chosen by content hash")
     max_bytes: int | None = key(None, "stop after this much text [bytes]; null: all of it")
     tokenizer_from: str | None = key(None, "bpe: use the tokenizer of this corpus, or this tokenizer.json; null: train")
-    sources: tuple[SourceConfig, ...] = key(
-        (), "corpora mixed by weight [{name, weight, source}]; empty: only `source`"
-    )
+    sources: tuple[SourceConfig, ...] = key((), "corpora mixed by weight [{name, weight, source}]; empty: `source`")
     packing: str = key(
         "concatenate",
         "concatenate: rows of running text; mask: the same, attention within documents; fit: whole documents, padded",
@@ -161,7 +157,7 @@ class OptimConfig:
     embedding_decay: float = key(0.0, "weight decay of an untied input embedding")
     norm_decay: float = key(0.0, "weight decay of norm weights")
     independent_decay: bool = key(
-        False, "multiply weight decay only by the schedule's factor, not by the learning rate"
+        False, "weight decay is multiplied by the schedule's factor, not by the learning rate"
     )
     z_loss: float = key(0.0, "weight of the squared log-sum-exp of the logits in the objective; 0: off", former=0.0)
     label_smoothing: float = key(0.0, "share of each target spread evenly over the vocabulary; 0: off", former=0.0)
@@ -221,13 +217,9 @@ class PrecisionConfig:
     optimizer_state: str = key("fp32", "format of AdamW's moments; bf16: with stochastic rounding", ("fp32", "bf16"))
     loss_scale: float = key(65536.0, "fp16: initial loss scale, a power of two")
     loss_scale_steps: int = key(1000, "fp16: double the loss scale after this many steps without overflow [steps]")
-    fp8_scaling: str = key(
-        "tensorwise", "fp8: one scale per tensor, or per row of each operand", ("tensorwise", "rowwise")
-    )
+    fp8_scaling: str = key("tensorwise", "fp8: a scale per tensor, or per row of operands", ("tensorwise", "rowwise"))
     fp8_keep_blocks: int = key(0, "fp8: blocks at each end that stay in bf16, as embedding and head always do")
-    fp8_history: int = key(
-        0, "fp8: delayed scaling by the largest value of this many past steps; 0: by the tensor itself"
-    )
+    fp8_history: int = key(0, "fp8: delayed scaling by the largest of this many past steps; 0: by the tensor itself")
     fp8_gather: bool = key(False, "fp8: all-gather sharded weights in fp8 (parallel: fsdp)")
 
 
@@ -319,13 +311,9 @@ class MemoryConfig:
 class CompileConfig:
     """torch.compile and CUDA graphs. Not part of a point's key: the arithmetic is the same up to its order."""
 
-    blocks: bool | None = key(
-        None, "compile every block; all of them share one graph; null: on a GPU, but for short runs"
-    )
+    blocks: bool | None = key(None, "compile every block, as one shared graph; null: on a GPU, but for short runs")
     cache: str | None = key(
-        None,
-        "folder of compiled code shared by jobs; null: scaling-study/compiled in your cache folder (XDG_CACHE_HOME or "
-        "~/.cache), or torch's own where TORCHINDUCTOR_CACHE_DIR is set or nothing can be locked there",
+        None, "folder of compiled code shared by jobs; null: TORCHINDUCTOR_CACHE_DIR, else one in your cache folder"
     )
     cuda_graphs: bool = key(False, "replay each block as a CUDA graph (shapes are static)")
     step_graph: bool | None = key(None, "replay each step as one CUDA graph; null: on one GPU, where that is possible")
