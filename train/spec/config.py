@@ -106,8 +106,7 @@ class DataConfig:
     prompt_column: str | None = key(None, "column or field of the prompt, which the loss does not count", former=None)
     extensions: tuple[str, ...] = key(
         (),
-        "files of the source's folder that are text, as [.c,.h,.rs,.jsonl.zst]; empty: .txt, .md, .py, .rst, .jsonl "
-        "(.gz, .zst) and .parquet",
+        "files of the folder that are text, as [.c,.h,.rs]; empty: .txt, .md, .py, .rst, .jsonl (.gz, .zst), .parquet",
         former=(),
     )
 
