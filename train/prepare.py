@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.spec.config import DataConfig
+from train.spec.corpus_files import verify
 from train.spec.from_mapping import read, unknown_key
 from train.spec.interrupts import INTERRUPTED, WRONG, guarded
-from train.spec.manifest import Kind, Manifest, folder, read_manifest, verify
+from train.spec.manifest import Kind, Manifest, folder, read_manifest
 
 _LINE_SECONDS = 0.1
 _LOG_SECONDS = 30.0

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from train.spec.corpus_files import beginning, check_sizes
 from train.spec.labels import IGNORED
-from train.spec.manifest import SPLITS, Manifest, Shard, beginning, check_sizes, read_manifest, token_bytes
+from train.spec.manifest import SPLITS, Manifest, Shard, read_manifest, token_bytes
 
 Tokens: TypeAlias = npt.NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -203,32 +203,6 @@ def token_bytes(vocab_size: int) -> int:
     return 2 if vocab_size <= 1 << 16 else 4
 
 
-def beginning(path: Path, count: int = 16) -> str:
-    """Return the first `count` bytes of a file in hexadecimal, and what they look like where that is known."""
-    try:
-        with path.open("rb") as stream:
-            found = stream.read(max(count, 64))
-    except OSError as error:
-        return f"(cannot be read: {error.strerror})"
-    if not found:
-        return "nothing (it is empty)"
-    known = next((f" ({name})" for start, name in _BEGINNINGS.items() if found.startswith(start)), "")
-    if not known and not any(found):
-        known = " (zeros: a write that never reached the disk)"
-    return found[:count].hex(" ") + known
-
-
-_BEGINNINGS = {
-    b"version https://git-lfs": "a Git LFS pointer, not the file itself",
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstandard",
-    b"PAR1": "parquet",
-    b"\x93NUMPY": "a .npy file",
-    b"<": "a web page or XML",
-    b"{": "JSON",
-}
-
-
 def folder(config: DataConfig, root: str | Path) -> Path:
     """Return the folder of the corpus that `config` names, under the data root."""
     return Path(root) / f"{config.name}-{config.tokenizer}{config.vocab_size}"
@@ -303,7 +277,7 @@ def members(place: str | Path, manifest: Manifest) -> list[tuple[str, Path]]:
     for member in manifest.members:
         where = place.parent / member.folder
         if read_manifest(where).fingerprint != member.fingerprint:
-            raise ValueError(f"{where} was prepared anew since the mixture {place} was: {_again(place)}")
+            raise ValueError(f"{where} was prepared anew since the mixture {place} was: {prepare_again(place)}")
         found.append((member.name, where))
     return found
 
@@ -321,18 +295,18 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"{folder} is not prepared: run `python -m train.prepare` with the same data.* settings"
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): {_again(path.parent)}") from None
+        raise ValueError(f"{path} is damaged ({error}): {prepare_again(path.parent)}") from None
     try:
         if mapping["format"] != FORMAT:
             raise ValueError(f"format={mapping['format']!r}, this version reads format {FORMAT}")
         manifest = _parse(mapping)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is not a manifest of this version ({error}): {_again(path.parent)}") from None
+        raise ValueError(f"{path} is not a manifest of this version ({error}): {prepare_again(path.parent)}") from None
     found = fingerprint_of(manifest.tokenizer, manifest.separator_token, manifest.splits)
     if found != manifest.fingerprint:
         raise ValueError(
             f"{path} was changed: its fingerprint says {manifest.fingerprint}, its content gives {found}; "
-            f"{_again(path.parent)}"
+            f"{prepare_again(path.parent)}"
         )
     return manifest
 
@@ -360,61 +334,6 @@ def kinds_together(kinds: Iterable[Kind]) -> tuple[Kind, ...]:
     return tuple(sums[kind] for kind in sorted(sums))
 
 
-def check_sizes(folder: str | Path, manifest: Manifest, splits: tuple[str, ...] = SPLITS) -> None:
-    """Raise ValueError when a file of the corpus is missing or has another size than the manifest says (cheap)."""
-    for path, size, _ in files_of(Path(folder), manifest, splits):
-        try:
-            found = path.stat().st_size
-        except FileNotFoundError:
-            raise ValueError(f"{path} is missing: {_again(path.parent)}") from None
-        if size is not None and found != size:
-            raise ValueError(
-                f"{path} was changed after preparation: it has {found} bytes, the manifest says {size}; "
-                f"it begins with {beginning(path)}; {_again(path.parent)}"
-            )
-
-
-def verify(
-    folder: str | Path, progress: Callable[[str, float, int], None] = lambda stage, share, size: None
-) -> Manifest:
-    """Return the manifest after reading every file and comparing its SHA-256.
-
-    Raises ValueError that names the first file that differs and how.
-    """
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    check_sizes(folder, manifest)
-    files = list(files_of(folder, manifest))
-    total = sum(path.stat().st_size for path, _, _ in files) or 1
-    done = 0
-    for path, size, sha256 in files:
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-        if found != sha256:
-            raise ValueError(
-                f"{path} was changed after preparation: its sha256 is {found}, the manifest says {sha256}; "
-                f"it begins with {beginning(path)}; {_again(path.parent)}"
-            )
-        done += size or 0
-        progress("verifying", done / total, total)
-    return manifest
-
-
-def files_of(
-    folder: Path, manifest: Manifest, splits: tuple[str, ...] = SPLITS
-) -> Iterator[tuple[Path, int | None, str]]:
-    """Yield path, size [bytes] (None: not recorded) and sha256 of every file of these splits."""
-    if manifest.tokenizer.file is not None:
-        yield folder / manifest.tokenizer.file, None, manifest.tokenizer.sha256
-    width = token_bytes(manifest.tokenizer.vocab_size)
-    for name in splits:
-        for shard in manifest.splits[name].shards:
-            yield folder / shard.file, shard.tokens * width, shard.sha256
-            yield folder / shard.index, (shard.documents + 1) * OFFSET_BYTES, shard.index_sha256
-            if shard.mask is not None:
-                yield folder / shard.mask.file, shard.mask.numbers * OFFSET_BYTES, shard.mask.sha256
-
-
 def _parse(mapping: Mapping[str, Any]) -> Manifest:
     splits = {}
     for name in SPLITS:
@@ -439,5 +358,6 @@ def _parse(mapping: Mapping[str, Any]) -> Manifest:
     )
 
 
-def _again(folder: Path) -> str:
+def prepare_again(folder: Path) -> str:
+    """Return what helps where a corpus is damaged."""
     return f"prepare it again with `python -m train.prepare --force`, or remove {folder}"

@@ -25,8 +25,9 @@ from train.data.dataset import TokenSequences, open_training
 from train.data.validation import open_validation
 from train.prepare import report
 from train.spec.config import EvalConfig, RunConfig, RuntimeConfig, SourceConfig
+from train.spec.corpus_files import verify
 from train.spec.labels import IGNORED
-from train.spec.manifest import FILE, Manifest, read_manifest, verify
+from train.spec.manifest import FILE, Manifest, read_manifest
 
 Record = Mapping[str, object]
 

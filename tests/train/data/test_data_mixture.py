@@ -20,7 +20,8 @@ from train.data.mixture import BLOCK, Mixture, quotas
 from train.data.prefetch import Prefetch
 from train.prepare import report
 from train.spec.config import DataConfig, SourceConfig
-from train.spec.manifest import read_manifest, settings_of, verify
+from train.spec.corpus_files import verify
+from train.spec.manifest import read_manifest, settings_of
 
 Small = Callable[..., DataConfig]
 Write = Callable[..., Path]

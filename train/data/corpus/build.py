@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from train.data.corpus.choice import Choice, choose
-from train.data.corpus.done import to_disk
+from train.data.corpus.done import SPOOLS, to_disk
 from train.data.corpus.messages import Progress, as_yaml, too_short
 from train.data.corpus.parts import parts_of
-from train.data.corpus.prepare import SPOOLS
 from train.data.corpus.raw import Columns
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
 from train.data.corpus.spool import Spooled, SpoolTask, spool, spooled
@@ -24,6 +23,7 @@ from train.data.corpus.tokenizer import WORDS_KEPT, describe, sample, separator_
 from train.data.corpus.workers import Workers
 from train.data.corpus.write_shards import Places, ShardTask, plan, write, written
 from train.spec.config import DataConfig
+from train.spec.corpus_files import files_of
 from train.spec.extensions import canonical
 from train.spec.manifest import (
     FILE,
@@ -34,7 +34,6 @@ from train.spec.manifest import (
     Shard,
     Skipped,
     Split,
-    files_of,
     fingerprint_of,
     kinds_together,
     settings_of,

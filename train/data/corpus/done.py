@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
+SPOOLS = "spools"
+"""The folder, in that of a preparation, of what it has finished."""
 LIBRARIES = ("numpy", "pyarrow", "tokenizers", "zstandard")
 
 

@@ -7,8 +7,10 @@ import secrets
 import shutil
 from pathlib import Path
 
+from train.data.corpus.done import SPOOLS
 from train.data.corpus.messages import Progress, as_yaml, too_short
 from train.spec.config import DataConfig
+from train.spec.corpus_files import check_sizes
 from train.spec.interrupts import deferred
 from train.spec.manifest import (
     BYTES_VOCABULARY,
@@ -17,7 +19,6 @@ from train.spec.manifest import (
     PREPARER,
     SPLITS,
     STAGING,
-    check_sizes,
     folder,
     lock_of,
     read_manifest,
@@ -26,8 +27,6 @@ from train.spec.manifest import (
 )
 
 TOKENIZER = "tokenizer.json"
-SPOOLS = "spools"
-"""Folder of what has been read, in the folder in which a corpus is made."""
 REPLACED = "replaced"
 """The corpus that was there before, for a moment."""
 

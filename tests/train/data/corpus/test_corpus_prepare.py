@@ -24,7 +24,8 @@ from train.data.corpus.workers import KilledError
 from train.data.corpus.write_shards import ShardTask, Written, write
 from train.prepare import by_kind, report
 from train.spec.config import DataConfig
-from train.spec.manifest import Kind, Manifest, read_manifest, verify
+from train.spec.corpus_files import verify
+from train.spec.manifest import Kind, Manifest, read_manifest
 
 Make = Callable[..., DataConfig]
 WriteTexts = Callable[..., Path]
