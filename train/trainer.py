@@ -133,7 +133,7 @@ class Trainer:
         self.profiler.begin(self.state.step)
         with memory_told(self.folder, self.world.rank):
             if self.state.tokens < self.until:
-                self.model.micro_batch.settle(self._trial, self.optimizer.zero_grad, self.world.any)
+                self.model.settle(self.data.loader.peek, self.optimizer.zero_grad)
             try:
                 while True:
                     self._between_steps()
@@ -220,9 +220,6 @@ class Trainer:
             if watch is not None:
                 watch.updated()
         return loss, norm
-
-    def _trial(self) -> None:
-        self.model.trial(self.data.loader.peek())
 
     def forward_backward(self, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
         """Accumulate this rank's gradients of a global `batch`; return its part of the mean loss [nats/token], fp64."""

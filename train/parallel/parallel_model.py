@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -100,6 +100,10 @@ class ParallelModel:
             total += loss.detach()
         part.finish()
         return total
+
+    def settle(self, batch: Callable[[], Batch], forget: Callable[[], object]) -> None:
+        """Try whether a micro-batch of a batch fits all ranks, where that is wanted (see `MicroBatch.settle`)."""
+        self.micro_batch.settle(lambda: self.trial(batch()), forget, self.mesh.world.any)
 
     def trial(self, batch: Batch) -> None:
         """Pass a micro-batch of a batch on the CPU forward and backward, without messages to other ranks."""

@@ -148,7 +148,9 @@ def test_a_trial_leaves_the_run_as_it_is(tmp_path: Path, tiny: RunConfig) -> Non
     plain, tried = (Trainer(tiny, tmp_path, World(), CPU) for _ in range(2))
     around = watched(tmp_path, alone=False, apart=True)
     tried.model = replace(tried.model, micro_batch=MicroBatch(8, around))
-    tried.model.micro_batch.settle(tried._trial, tried.optimizer.zero_grad, Ranks(False).any)
+    tried.model.micro_batch.settle(
+        lambda: tried.model.trial(tried.data.loader.peek()), tried.optimizer.zero_grad, Ranks(False).any
+    )
     assert all(weight.grad is None for _, weight in tried.model.named_parameters())
     assert losses(tried) == losses(plain)
 
