@@ -39,8 +39,9 @@ def guarded(main: Callable[[], int], command: str) -> int:
     its way (an import that C code gave up, a file that was not read to its end) counts as Ctrl-C. Python drops an
     exception that is raised inside a finalizer or a callback: this one is raised again a moment later.
     """
-    pressed = _Pressed()
-    try:
+    pressed: _Pressed | None = None
+    try:  # from the first call on: Python looks for signals wherever a function begins
+        pressed = _Pressed()
         signal.signal(signal.SIGINT, pressed)
         sys.unraisablehook = _again(sys.unraisablehook)
         code = main()
@@ -50,7 +51,7 @@ def guarded(main: Callable[[], int], command: str) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
-        if not pressed.ever and not isinstance(error, KeyboardInterrupt):
+        if not (pressed is not None and pressed.ever) and not isinstance(error, KeyboardInterrupt):
             raise
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed once more, it is said all the same
         print(f"{command}: interrupted", file=sys.stderr)

@@ -1,0 +1,41 @@
+"""Ctrl-C at the moments that a process which is stopped at random hardly ever meets."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from train.spec import interrupts
+from train.spec.interrupts import INTERRUPTED, guarded
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def pressed(*ignored: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["_Pressed", "_again"])
+def test_ctrl_c_before_the_command_begins_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setattr(interrupts, name, pressed)
+    assert guarded(lambda: 0, "tool") == INTERRUPTED
+    assert capsys.readouterr() == ("", "tool: interrupted\n")
+
+
+def test_an_error_is_none_of_ctrl_c() -> None:
+    def wrong() -> int:
+        raise RuntimeError("wrong")
+
+    with pytest.raises(RuntimeError, match="wrong"):
+        guarded(wrong, "tool")
