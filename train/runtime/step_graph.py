@@ -65,7 +65,7 @@ class CudaRecording:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return what this process may still allocate on a GPU, in use by nobody or cached by torch [bytes]."""
+    """Return what nobody uses of a GPU and what torch has cached there, graphs' own memory included [bytes]."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
@@ -89,7 +89,7 @@ class StepGraph:
         record: Callable[[Callable[[], Outputs], torch.device], Recording] = CudaRecording,
         room: Callable[[torch.device], int] = free_bytes,
     ) -> None:
-        """`say` is told why there is no graph, where there is none; record, room: of another device."""
+        """`say` is told why there is no graph, if so; record, room (as `free_bytes`): those of another device."""
         self._compute, self._held, self._device, self._say = compute, held, device, say
         self._record, self._room = record, room
         self._shapes: tuple[object, ...] = ()
@@ -124,8 +124,11 @@ class StepGraph:
         return self._recorded.outputs
 
     def make_room(self) -> None:
-        """Drop the graph where what it keeps would not fit on the device a second time, as a step without it needs."""
-        if self._recorded is not None and self._recorded.bytes > self._room(self._device):
+        """Drop the graph where what it keeps would not fit on the device a second time, as a step without it needs.
+
+        Between replays torch counts the graph's memory as cached, which nothing else can have.
+        """
+        if self._recorded is not None and 2 * self._recorded.bytes > self._room(self._device):
             self._alike = 0
             self._drop()
 

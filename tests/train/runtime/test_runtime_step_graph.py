@@ -131,7 +131,7 @@ def test_what_cannot_be_recorded_runs_without_and_says_so_once() -> None:
     assert not counting.graph.recorded
 
 
-@pytest.mark.parametrize(("room", "kept"), [(999, False), (1000, True)])
+@pytest.mark.parametrize(("room", "kept"), [(1999, False), (2000, True)])
 def test_a_graph_makes_room_where_a_step_beside_it_would_not_fit(room: int, kept: bool) -> None:
     counting = Counting(room=room)
     counting.graph.make_room()
