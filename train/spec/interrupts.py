@@ -48,6 +48,7 @@ def guarded(main: Callable[[], int], command: str) -> int:
         sys.stdout.flush()
         if pressed.ever and code != 0:
             code = INTERRUPTED
+        _finish()
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
@@ -56,9 +57,13 @@ def guarded(main: Callable[[], int], command: str) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed once more, it is said all the same
         print(f"{command}: interrupted", file=sys.stderr)
         code = INTERRUPTED
-    # From here on there is nothing left to undo, and what runs at exit is no place for an exception.
-    signal.signal(signal.SIGINT, _leave)
+        _finish()
     return code
+
+
+def _finish() -> None:
+    """Let Ctrl-C end the process: there is nothing left to undo, and what runs at exit is no place for an exception."""
+    signal.signal(signal.SIGINT, _leave)
 
 
 @contextmanager

@@ -33,6 +33,23 @@ def test_ctrl_c_before_the_command_begins_is_one_line(
     assert capsys.readouterr() == ("", "tool: interrupted\n")
 
 
+def test_ctrl_c_as_the_command_ends_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    true, called = interrupts._finish, []
+
+    def pressed_at_first() -> None:
+        called.append(0)
+        if len(called) == 1:
+            pressed()
+        true()
+
+    monkeypatch.setattr(interrupts, "_finish", pressed_at_first)
+    assert guarded(lambda: 0, "tool") == INTERRUPTED
+    assert capsys.readouterr() == ("", "tool: interrupted\n")
+    assert len(called) == 2, "from then on Ctrl-C ends the process"
+
+
 def test_an_error_is_none_of_ctrl_c() -> None:
     def wrong() -> int:
         raise RuntimeError("wrong")
