@@ -97,7 +97,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     import torch
 
     from train.build import device_of
-    from train.runtime import distributed
+    from train.runtime import distributed, gpu_share
     from train.runtime.determinism import make_deterministic
     from train.runtime.gpu import gpu_of
     from train.runtime.malloc import keep_freed_memory
@@ -114,6 +114,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     device = device_of(config, world)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        gpu_share.keep_to_it(device)
     distributed.join(world, device, max(config.runtime.start_seconds, config.runtime.timeout_seconds + 60.0))
     if config.runtime.deterministic:
         make_deterministic(device)

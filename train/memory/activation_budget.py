@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from train.memory.activation_checkpointing import FULL, NONE, SELECTIVE, wrap
+from train.runtime import gpu_share
 
 SHARE = 0.92
 """Part of a device's memory that is filled; the rest is for fragments and for what others need on it."""
@@ -67,7 +68,7 @@ class Filler:
             raise ValueError("memory.checkpointing=budget needs memory.budget_gib on a CPU, whose memory is shared")
         self.blocks = list(blocks)
         self.device = device
-        self.limit = limit if limit is not None else int(SHARE * torch.cuda.mem_get_info(device)[1])
+        self.limit = limit if limit is not None else int(SHARE * gpu_share.memory(device))
         self.agree = agree
         self.kept: dict[str, int] = {}
         self.modes = [FULL] * len(self.blocks)

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from train.runtime import gpu_share
 from train.runtime.console import say
 from train.spec import micro_batch as decide
 from train.spec.config import RunConfig
@@ -40,7 +41,7 @@ class Memory(Protocol):
     name: str
     """The kind of GPU."""
     total: int
-    """All that it has, whoever uses it."""
+    """All that this process may have, whoever uses it now."""
 
     def room(self) -> int:
         """Return what this process has and what is free."""
@@ -66,11 +67,11 @@ class Gpu:
         self._device = device
         torch.cuda.reset_peak_memory_stats(device)
         found = torch.cuda.get_device_properties(device)
-        self.name, self.total = f"{found.name}, {found.total_memory >> 20} MiB", found.total_memory
+        self.name, self.total = f"{found.name}, {found.total_memory >> 20} MiB", gpu_share.memory(device)
 
     def room(self) -> int:
         """Return what this process has and what is free [bytes]."""
-        return torch.cuda.mem_get_info(self._device)[0] + torch.cuda.memory_reserved(self._device)
+        return gpu_share.room(self._device)
 
     def peak(self) -> int:
         """Return the most that tensors took so far, beside what they take now [bytes]."""

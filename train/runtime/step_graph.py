@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.core.multi_tensor import filled_after
+from train.runtime import gpu_share
 
 Value: TypeAlias = Any
 """A tensor, a number, or None."""
@@ -65,9 +66,8 @@ class CudaRecording:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return what nobody uses of a GPU and what torch has cached there, graphs' own memory included [bytes]."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    """Return what this process may still take of a GPU, with what torch has cached there, graphs' too [bytes]."""
+    return gpu_share.room(device) - torch.cuda.memory_allocated(device)
 
 
 class StepGraph:

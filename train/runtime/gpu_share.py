@@ -1,0 +1,52 @@
+"""The part of a GPU's memory that this process may take, where several runs have one GPU together.
+
+Whoever starts them side by side says it in STUDY_GPU_SHARE, as a number of at most 1. Each sizes its micro-batch for
+that part, and one that wants more runs out of memory alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+
+import torch
+
+VARIABLE = "STUDY_GPU_SHARE"
+BESIDE = 1 << 30
+"""What a process holds on a GPU beside its tensors: CUDA's context, kernels, graphs [bytes]."""
+
+
+def share(environment: Mapping[str, str]) -> float:
+    """Return the part of its GPU that a process may take by its environment; 1.0: all. ValueError for no such part."""
+    said = environment.get(VARIABLE, "1")
+    try:
+        found = float(said)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= 1:
+        raise ValueError(f"{VARIABLE}={said!r} is not allowed: a number above 0, at most 1, or leave it unset")
+    return found
+
+
+def part(total: int, of_it: float) -> int:
+    """Return what the tensors of a process may take of `total` [bytes], where it has this share of the GPU."""
+    return total if of_it == 1 else max(0, int(total * of_it) - BESIDE)
+
+
+def memory(device: torch.device) -> int:
+    """Return what the tensors of this process may take of a CUDA device [bytes]."""
+    return part(torch.cuda.get_device_properties(device).total_memory, share(os.environ))
+
+
+def room(device: torch.device) -> int:
+    """Return what this process has of a CUDA device, with what is free there, and no more than its part [bytes]."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(free + torch.cuda.memory_reserved(device), memory(device))
+
+
+def keep_to_it(device: torch.device) -> None:
+    """Have torch refuse this process more than its part of a CUDA device, as where memory has run out."""
+    if share(os.environ) < 1:
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(memory(device) / total, device)
