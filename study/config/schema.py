@@ -113,6 +113,9 @@ class ClusterConfig:
     prefix: tuple[str, ...] = key((), "command prefix before python in a task, as [apptainer, exec, --nv, image.sif]")
     python: str | None = key(None, "Python interpreter in a job, such as a container's; null: this one")
     pack: int = key(1, "points that run side by side in one job, one process each")
+    points_per_job: int | None = key(
+        None, "points of one job: pack of them at a time, where one ends the next begins; null: as many as pack"
+    )
     pack_gpus: str = key(
         "own",
         "own: each packed point has gpus_per_node GPUs of its own; slices: all time-slice the job's gpus_per_node "
@@ -124,8 +127,8 @@ class ClusterConfig:
     gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
     warm: bool = key(
         True,
-        "runs of one process that follow each other in a local slot or a search's worker are trained by one process "
-        "that stays: only the first one starts Python and torch; false: a process each",
+        "runs of one process that follow each other in a local slot, a search's worker or a job (points_per_job) are "
+        "trained by one process that stays: only the first one starts Python and torch; false: a process each",
     )
     array_parallelism: int = key(256, "jobs of one submission that may run at once")
     code: str = key(

@@ -38,10 +38,11 @@ OURS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What a job asks, said for one point: `pack` points share a job, which asks for all of them.
+    """What a job asks, said for one point: `pack` points run side by side in a job, which asks for all of them.
 
+    points_per_job: how many a job has in all, one after the other where that is more; None: as many as `pack`.
     nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_gb [GB a node]: of one point. time_minutes: of the job.
-    warm: whether a trainer process stays for the next trial of a search's worker.
+    warm: whether a trainer process stays for the next trial of a search's worker, or the next point of a job.
     code: whether it runs the checkout (`live`) or the copy of its code version (`frozen`).
     dependency: jobs that must have succeeded (`afterok:12_3`). sbatch: further options, as pairs.
     """
@@ -70,6 +71,7 @@ class JobSpec:
     master_addr: str | None = None
     pack: int = 1
     pack_gpus: str = "own"
+    points_per_job: int | None = None
     requeue: bool = True
     hang_floor_seconds: float = 600.0
     warm: bool = True
@@ -103,13 +105,23 @@ class JobSpec:
         return self.nodes * self.tasks_per_node
 
     @property
+    def points(self) -> int:
+        """Points of one job."""
+        return self.points_per_job or self.pack
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether points of one job follow each other."""
+        return self.points > self.pack
+
+    @property
     def job_cpus_per_task(self) -> int:
-        """Cores of each task of the job; all its points' where they are packed, for one task starts them."""
+        """Cores of each task of the job; those of all that run side by side, for one task starts them."""
         return self.cpus_per_task * self.pack
 
     @property
     def job_gpus_per_node(self) -> int:
-        """GPUs of the job on each node: all its points', unless they share."""
+        """GPUs of the job on each node: of all that run side by side, unless they share."""
         return self.gpus_per_node * (self.pack if self.pack_gpus == "own" else 1)
 
     @property
@@ -134,7 +146,7 @@ class JobSpec:
 
     def jobs(self, points: int) -> int:
         """Return how many jobs this many points are."""
-        return -(-points // self.pack)
+        return -(-points // self.points)
 
 
 def _check(cluster: ClusterConfig) -> None:
@@ -148,12 +160,20 @@ def _check(cluster: ClusterConfig) -> None:
     unknown = sorted(set(cluster.auto) - {"gpus", "memory", "time", "all"})
     if unknown:
         raise ValueError(f"cluster.auto={unknown[0]!r} is not allowed: choose among gpus, memory, time, or all")
-    if cluster.pack == 1:
+    given = cluster.points_per_job
+    if given is not None and given < cluster.pack:
+        raise ValueError(
+            f"cluster.points_per_job={given} is not allowed: cluster.pack={cluster.pack} of them run side by side, so "
+            f"it takes {cluster.pack} or more, or null"
+        )
+    several = "pack" if cluster.pack > 1 else "points_per_job"
+    if (getattr(cluster, several) or 1) == 1:
         return
     if (cluster.nodes, cluster.tasks_per_node) != (1, 1):
         raise ValueError(
-            f"cluster.pack={cluster.pack} needs points of one process, not cluster.nodes={cluster.nodes} x "
-            f"cluster.tasks_per_node={cluster.tasks_per_node}: set both to 1, or cluster.pack=1"
+            f"cluster.{several}={getattr(cluster, several)} needs points of one process, not "
+            f"cluster.nodes={cluster.nodes} x cluster.tasks_per_node={cluster.tasks_per_node}: set both to 1, or "
+            f"cluster.{several}=1"
         )
     if cluster.pack_gpus != "own" and not cluster.gpus_per_node and "gpus" not in cluster.auto:
         raise ValueError(

@@ -44,6 +44,11 @@ class Local(Executor):
 
     def check(self, cluster: ClusterConfig) -> None:
         """Raise ValueError for points that are to share a job."""
+        if cluster.points_per_job is not None:
+            raise ValueError(
+                f"cluster.points_per_job={cluster.points_per_job} is for SLURM: here set cluster.points_per_job=null; "
+                "runs follow each other in each of cluster.slots anyway"
+            )
         if cluster.pack > 1:
             raise ValueError(
                 f"cluster.pack={cluster.pack} is for SLURM: here set cluster.pack=1, and cluster.slots to as many as "

@@ -42,6 +42,7 @@ from study.records import ledger
 from study.records.attempts import claim
 from study.records.checkpoints import pin
 from study.records.point import find_point, has_branches
+from study.status.states import TURN_NEVER_CAME
 from study.storage.files import DiskReserve, RunLock, read_json, write_atomic, write_json
 from study.storage.layout import AttemptFolder, StudyFolder
 
@@ -76,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not (given.slot or 0) < len(keys):
         print(f"{study.ledger} has no batch {given.name!r} with index {index}", file=sys.stderr)
         return NOT_WANTED
-    if batch.pack > 1 and given.slot is None:
+    if batch.points > 1 and given.slot is None:
         from study.job import packed
 
         code = packed.run_packed(study, batch, index, signals)
@@ -131,10 +132,11 @@ def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
 def send_next(study: StudyFolder, ended: Sequence[str], told_to_end: bool = False) -> None:
     """Submit points that wait for room, now that these have ended; whatever comes of it, this job is done.
 
-    told_to_end: then only where they were cancelled, which says nothing of those that wait.
+    told_to_end: then only where they were cancelled, which says nothing of those that wait, or some of them wait again.
     """
     state = ledger.read(study)
-    if told_to_end and not state.cancelled.issuperset(ended):
+    handed_back = any(state.waiting[key].why == TURN_NEVER_CAME for key in state.waiting.keys() & set(ended))
+    if told_to_end and not (handed_back or state.cancelled.issuperset(ended)):
         return
     if not (state.waiting or state.unclear):
         return

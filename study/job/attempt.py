@@ -34,6 +34,8 @@ WORDS_BYTES = 65536
 PEERS_MARGIN = 60.0
 """Ranks that watch each other have this much longer before they are watched from outside [s]."""
 LEAST_BYTES = 1 << 20
+JOB_BEGAN = "STUDY_JOB_BEGAN"
+"""Variable that says when a job began whose points follow each other [seconds since 1970]."""
 
 
 @dataclass(frozen=True)
@@ -261,9 +263,13 @@ def not_run(error: OSError) -> Ending:
 
 
 def time_left(work: JobContext, started: float) -> float | None:
-    """Return the seconds to the job's time limit; None where there is none."""
+    """Return the seconds to the job's time limit; None where there is none.
+
+    started: the attempt, which is when the job began, unless that has trained other points before.
+    """
     minutes = work.resources.get("time_minutes")
-    return None if minutes is None else started + 60 * float(minutes) - time.time()
+    began = float(os.environ.get(JOB_BEGAN, started))
+    return None if minutes is None else began + 60 * float(minutes) - time.time()
 
 
 def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) -> dict[str, Any]:

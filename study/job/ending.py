@@ -44,7 +44,8 @@ def after(
 
 
 def _failed(work: JobContext, number: int, ending: Ending, job: Mapping[str, Any]) -> FailedAttempt:
-    gb = job.get("memory_gb") or work.resources.get("mem_gb")
+    whole = job.get("memory_gb")  # of the job: those that run side by side have it together
+    gb = whole / work.batch.lanes if whole else work.resources.get("mem_gb")
     return FailedAttempt(
         work.key,
         work.batch.name,
@@ -58,7 +59,7 @@ def _failed(work: JobContext, number: int, ending: Ending, job: Mapping[str, Any
 
 def may_requeue(work: JobContext) -> bool:
     """Whether a job may ask SLURM to start it again: not one whose other points still run."""
-    return bool(work.resources.get("requeue", True)) and work.batch.pack == 1
+    return bool(work.resources.get("requeue", True)) and work.batch.points == 1
 
 
 def account_for_restart(work: JobContext, number: int, services: Services | None = None) -> Ending | None:

@@ -1,51 +1,83 @@
-"""Several small points in one job, side by side: one process each, with devices and cores of its own.
+"""Several small points in one job, side by side in lanes of their own: devices, cores and share of a GPU's memory.
 
-Each is a `python -m study.job` that claims its attempt, writes its ending and fails or is cancelled alone.
+Each claims its attempt, writes its ending and fails or is cancelled alone. Where a job has more points than lanes, they
+follow each other (study.job.lanes).
 """
 
 from __future__ import annotations
 
+import math
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from study.failures.kinds import INTERRUPTED
-from study.process.children import Signals, die_with_parent, interpreter
+from study.failures.kinds import INTERRUPTED, Evidence, Kind, classify
+from study.job.attempt import JOB_BEGAN
+from study.job.lanes import FreshLane, Lane, Place, Queue, StandingLane
+from study.process.children import Signals
 from study.records import ledger
+from study.status.states import TURN_NEVER_CAME
 from study.storage.layout import StudyFolder
 
-POLL_SECONDS = 0.5
-LEDGER_SECONDS = 5.0
 DEVICES = "CUDA_VISIBLE_DEVICES"
+SHARE = "STUDY_GPU_SHARE"
+"""Variable by which a trainer knows its part of a GPU's memory (train.runtime.gpu_share)."""
 
 
 def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Signals) -> int:
-    """Run the points of job `index` of a packed batch to their ends; return the exit code that stands for all.
+    """Run the points of job `index` of a batch to their ends; return the exit code that stands for all.
 
-    One that fails leaves the others alone; one that is cancelled is told to end, the others go on.
+    One that fails leaves the others alone; one that is cancelled is told to end, the others go on. Where the job is
+    told to end, those that run do, and those behind them do not begin: they wait to be submitted again.
     """
+    began = time.time()
     keys = batch.of_task(index)
-    shape = batch.resources
-    cores = shares(sorted(os.sched_getaffinity(0)), batch.pack, int(shape.get("cpus_per_task") or 1))
-    with multi_process_service(shape.get("pack_gpus") == "mps") as variables:
-        visible = numbered(os.environ.get(DEVICES)) if variables else os.environ.get(DEVICES)
-        gpus = devices(visible, len(keys), int(shape.get("gpus_per_node") or 0), shape.get("pack_gpus"))
-        processes = {}
-        for slot, key in enumerate(keys):
-            command = [*interpreter(), "-m", "study.job", str(study.path), "--name", batch.name]
-            command += ["--index", str(index), "--slot", str(slot)]
-            environment = {**os.environ, **variables}
-            if gpus is not None:
-                environment[DEVICES] = gpus[slot]
-            processes[key] = _start(command, environment, cores[slot] if cores else ())
-            signals.watch(processes[key])
-        _wait(study, processes)
-    return exit_code([process.returncode for process in processes.values()])
+    stays = batch.takes_turns and bool(batch.resources.get("warm", True))
+    with multi_process_service(batch.resources.get("pack_gpus") == "mps") as variables:
+        begin = {JOB_BEGAN: repr(began)} if batch.takes_turns else {}
+        lanes: list[Lane] = [
+            (StandingLane if stays else FreshLane)(study, batch, index, place)
+            for place in places(batch, len(keys), {**os.environ, **variables, **begin}, bool(variables))
+        ]
+        queue = Queue(study, batch, keys, lanes)
+        queue.run(signals)
+    if queue.waiting:
+        _hand_back(study, batch, queue.waiting, signals, began)
+    return exit_code([*queue.codes, *([INTERRUPTED] if queue.waiting else [])])
+
+
+def places(batch: ledger.Batch, points: int, environment: dict[str, str], behind_service: bool) -> list[Place]:
+    """Return what each lane of a job has; no more lanes than it has points."""
+    shape, count = batch.resources, min(batch.lanes, points)
+    cores = shares(sorted(os.sched_getaffinity(0)), batch.lanes, int(shape.get("cpus_per_task") or 1))
+    visible = numbered(environment.get(DEVICES)) if behind_service else environment.get(DEVICES)
+    how = shape.get("pack_gpus")
+    gpus = devices(visible, count, int(shape.get("gpus_per_node") or 0), how)
+    part = {}
+    if gpus is not None and how != "own":  # of a lane that stays empty too: who shares what does not depend on others
+        each = math.ceil(batch.lanes / len((visible or "").split(",")))
+        part = {SHARE: repr(1 / each)} if each > 1 else {}
+    made = []
+    for lane in range(count):
+        own = {} if gpus is None else {DEVICES: gpus[lane]}
+        made.append(Place({**environment, **part, **own}, cores[lane] if cores else ()))
+    return made
+
+
+def _hand_back(study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], signals: Signals, began: float) -> None:
+    """Let points wait again whose turn has not come, where the job knows that nobody means them to stop."""
+    minutes = batch.resources.get("time_minutes")
+    left = None if minutes is None else began + 60 * float(minutes) - time.time()
+    notice = float(batch.resources.get("signal_seconds") or 0.0)
+    kind = classify(Evidence(INTERRUPTED, tuple(signals.received), time_left=left, notice=notice)).kind
+    if kind in (Kind.TIME_LIMIT, Kind.PREEMPTED):
+        from study.reconcile.dependencies import queued_again
+
+        ledger.extend(study, [queued_again(batch, keys, TURN_NEVER_CAME)])
 
 
 def devices(visible: str | None, count: int, each: int, how: str | None = "own") -> list[str] | None:
@@ -83,42 +115,6 @@ def exit_code(codes: Sequence[int]) -> int:
     """Return the exit code of the job: 0 if all points completed, 75 if one is to be resumed, else a failed one's."""
     bad = [code if code >= 0 else 128 - code for code in codes if code != 0]
     return 0 if not bad else INTERRUPTED if INTERRUPTED in bad else bad[0]
-
-
-def _start(command: Sequence[str], environment: Mapping[str, str], cores: Sequence[int]) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        env=dict(environment),
-        start_new_session=True,  # SLURM signals a task's whole group: each process hears of it once, from here
-        preexec_fn=die_with_parent(),  # noqa: PLW1509 - one thread
-    )
-    if cores:
-        with suppress(OSError):  # it has ended already, or the site does not let us: it has all of the job's cores
-            os.sched_setaffinity(process.pid, cores)
-    return process
-
-
-def _wait(study: StudyFolder, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Wait for all; those that the ledger calls cancelled meanwhile are told to end."""
-    told: set[str] = set()
-    looked, size = time.monotonic(), -1
-    while any(process.poll() is None for process in processes.values()):
-        time.sleep(POLL_SECONDS)
-        if time.monotonic() - looked < LEDGER_SECONDS:
-            continue
-        looked = time.monotonic()
-        try:
-            now = study.ledger.stat().st_size
-            if now == size:
-                continue
-            size, cancelled = now, ledger.read(study).cancelled
-        except (OSError, ValueError):
-            continue  # the file system is slow or somebody edits: the points go on
-        for key, process in processes.items():
-            if key in cancelled and key not in told and process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                told.add(key)
 
 
 @contextmanager

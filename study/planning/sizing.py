@@ -6,7 +6,7 @@ config (train.spec.footprint). Both are rounded up to a few values, so that a st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from study.config.schema import ClusterConfig
@@ -14,6 +14,8 @@ from study.executors import job_spec_of, load
 from study.executors.base import Site
 from study.executors.job_spec import JobSpec
 from study.planning.estimate import Speed, rows, speed
+from study.planning.ranks import estimated_flops
+from study.planning.turns import dealt, longest_lane
 from study.records.point import Point
 from study.storage.layout import StudyFolder
 from train.spec import mesh
@@ -52,25 +54,63 @@ def parts(cluster: ClusterConfig) -> frozenset[str]:
 def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site) -> list[Sized]:
     """Return the points by the shape of their jobs, in the order given. Points of one shape become one array.
 
-    Raises ValueError for a point whose job could never start at this site.
+    Where points of a job follow each other they are in the order in which jobs take them. Raises ValueError for a point
+    whose job could never start at this site.
     """
     base = job_spec_of(cluster)
     if not parts(cluster) or not points:
         _refuse(base, site)
-        return [_of(base, points)] if points else []
+        return [_of(base, _in_turn(base, points)) if base.takes_turns else _of(base, points)] if points else []
     kinds: dict[bool, Speed] = {}
-    by_shape: dict[JobSpec, list[Point]] = {}
+    by_shape: dict[JobSpec, list[tuple[Point, float]]] = {}
     for point, row in zip(points, rows(points, {}), strict=True):
         sized = layout(cluster, point.config, site)
         gpu = sized.gpus_per_node > 0
         if gpu not in kinds:
             kinds[gpu] = speed(folder, point.config, sized)
-        shape = size(sized, point.config, replace(kinds[gpu], ranks=ranks(sized)).seconds(row), site)
-        by_shape.setdefault(shape, []).append(point)
+        seconds = replace(kinds[gpu], ranks=ranks(sized)).seconds(row)
+        # Of points that follow each other only the whole job has a time.
+        shape = size(sized, point.config, None if base.takes_turns else seconds, site)
+        by_shape.setdefault(shape, []).append((point, seconds))
+    if base.takes_turns:
+        by_shape = _by_job(by_shape, cluster, site)
     for shape in by_shape:
         _refuse(shape, site)
     why = "; ".join(dict.fromkeys(said.why for said in kinds.values()))
-    return [_of(shape, there, why) for shape, there in by_shape.items()]
+    return [_of(shape, [point for point, _ in there], why) for shape, there in by_shape.items()]
+
+
+def _by_job(
+    by_shape: Mapping[JobSpec, Sequence[tuple[Point, float]]], cluster: ClusterConfig, site: Site
+) -> dict[JobSpec, list[tuple[Point, float]]]:
+    """Return points that follow each other by the shape of their jobs with its time, each job's together."""
+    found: dict[JobSpec, list[tuple[Point, float]]] = {}
+    for shape, there in by_shape.items():
+        for places in dealt([seconds for _, seconds in there], shape.points):
+            mine = [there[place] for place in places]
+            whole = shape
+            if "time" in parts(cluster):
+                whole = _timed(shape, _job_minutes([seconds for _, seconds in mine], shape, cluster), site)
+            found.setdefault(whole, []).extend(mine)
+    return found
+
+
+def _in_turn(shape: JobSpec, points: Sequence[Point]) -> list[Point]:
+    jobs = dealt([estimated_flops(point.config) for point in points], shape.points)
+    return [points[place] for job in jobs for place in job]
+
+
+def _job_minutes(seconds: Sequence[float], shape: JobSpec, cluster: ClusterConfig) -> float:
+    """Return how long a job of points that follow each other is expected to take, with `cluster.margin` [minutes]."""
+    shared = shape.pack if shape.pack_gpus != "own" else 1
+    turns = 1 if shape.warm else -(-len(seconds) // shape.pack)
+    return START_MINUTES * turns + longest_lane(seconds, shape.pack) * shared * cluster.margin / 60
+
+
+def _timed(shape: JobSpec, expected: float, site: Site) -> JobSpec:
+    """Return the shape with a time limit for what is expected [minutes], at most what the site allows."""
+    minutes, longest = _rounded(expected), site.longest_minutes(shape)
+    return replace(shape, time_minutes=minutes if longest is None else min(minutes, longest))
 
 
 def _of(shape: JobSpec, points: Sequence[Point], why: str = "") -> Sized:
@@ -107,17 +147,14 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
     return replace(cluster, nodes=nodes, gpus_per_node=world // nodes, tasks_per_node=world // nodes)
 
 
-def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> JobSpec:
-    """Return what a job of a run asks for that is expected to train for `seconds`. Pure.
+def size(cluster: ClusterConfig, run: RunConfig, seconds: float | None, site: Site) -> JobSpec:
+    """Return what a job of a run asks for that is expected to train for `seconds`; None: its time stays. Pure.
 
     The time limit of a partition, an account or a QOS bounds the time asked: a run that reaches it is resumed.
     """
     shape, wanted = job_spec_of(cluster), parts(cluster)
-    if "time" in wanted:
-        shared = cluster.pack if cluster.pack_gpus != "own" else 1
-        expected = START_MINUTES + seconds * shared * cluster.margin / 60
-        minutes, longest = _rounded(expected), site.longest_minutes(shape)
-        shape = replace(shape, time_minutes=minutes if longest is None else min(minutes, longest))
+    if "time" in wanted and seconds is not None:
+        shape = _timed(shape, _job_minutes([seconds], shape, cluster), site)
     if "memory" in wanted:
         shape = replace(shape, mem_gb=_memory(cluster, run))
     return shape

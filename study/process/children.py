@@ -167,15 +167,22 @@ def trainer_command(config: Path, until: int | None = None) -> list[str]:
 
 
 def spawn(
-    command: Sequence[str], environment: Mapping[str, str], stdout: Path, stderr: Path, inherit: Sequence[int] = ()
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    stdout: Path | None = None,
+    stderr: Path | None = None,
+    inherit: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own that gets SIGTERM when this one dies, its output added to these files."""
-    with stdout.open("ab") as out, stderr.open("ab") as err:
+    """Start a process in a session of its own that gets SIGTERM when this one dies, its output added to these files.
+
+    Without files it says what it says where this one does.
+    """
+    with contextlib.ExitStack() as files:
         return subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
+            stdout=None if stdout is None else files.enter_context(stdout.open("ab")),
+            stderr=None if stderr is None else files.enter_context(stderr.open("ab")),
             env=dict(environment),
             start_new_session=True,
             pass_fds=tuple(inherit),

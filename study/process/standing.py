@@ -27,7 +27,13 @@ _NOT_YET: int | None = None
 class Standing:
     """One such process, a child of this one; `command` is followed by the number of its end of the socket."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], stdout: Path, stderr: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        stdout: Path | None = None,
+        stderr: Path | None = None,
+    ) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             end = theirs.fileno()

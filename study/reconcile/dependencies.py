@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from study.executors import load, query
 from study.failures.kinds import AttemptState
 from study.reconcile.last_job import has_ended
 from study.reconcile.services import Services
 from study.records import ledger, lineage
-from study.records.ledger import Ledger
+from study.records.ledger import Batch, Ledger
 from study.records.points import load_points
 from study.status.observer import Observer
-from study.status.states import NEVER_BEGAN
+from study.status.states import STRANDED
 from study.storage.files import read_json
 from study.storage.layout import StudyFolder
 
@@ -58,17 +59,21 @@ def _completed(folder: StudyFolder, key: str) -> bool:
 
 
 def take_back(folder: StudyFolder, services: Services) -> None:
-    """Let points wait again whose jobs SLURM gave up because their parent's job did not succeed."""
+    """Let points wait again whose jobs never began them: SLURM gave the job up, or it ended before their turn."""
     known = ledger.read(folder)
-    if not known.has_dependencies:
+    if not (known.has_dependencies or known.takes_turns):
         return
     observer = Observer(folder, lambda batches: query(batches, services.runner))
     observer.refresh()
-    stranded = [s.key for s in observer.statuses() if s.why == NEVER_BEGAN]
-    events = []
-    for key in stranded:
-        batch = known.batches[known.current[key]]
-        resources = {name: value for name, value in batch.resources.items() if name != "dependency"}
-        asked = {"resources": resources, "executor": batch.executor, "code": batch.code, "parallel": None}
-        events.append({"event": "waiting", "name": batch.name, "keys": [key], **asked})
-    ledger.extend(folder, events)
+    stranded: dict[str, list[str]] = {}
+    for status in observer.statuses():
+        if status.why in STRANDED:
+            stranded.setdefault(known.current[status.key], []).append(status.key)
+    ledger.extend(folder, [queued_again(known.batches[name], keys) for name, keys in stranded.items()])
+
+
+def queued_again(batch: Batch, keys: Sequence[str], why: str = "") -> dict[str, Any]:
+    """Return the event by which points of a batch wait again for what they were submitted with."""
+    resources = {name: value for name, value in batch.resources.items() if name != "dependency"}
+    asked = {"resources": resources, "executor": batch.executor, "code": batch.code, "parallel": None}
+    return {"event": "waiting", "name": batch.name, "keys": list(keys), "why": why, **asked}

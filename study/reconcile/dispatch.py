@@ -98,7 +98,7 @@ def plan(
                 left = fits
                 whys.append(f"{cap.what} is {cap.most:,}, and {cap.used + taken + left:,} are used")
         taken += left
-        fitting.append((asked, job, list(chunks(keys[: left * shape.pack], max(1, most) * shape.pack))))
+        fitting.append((asked, job, list(chunks(keys[: left * shape.points], max(1, most) * shape.points))))
     count = sum(len(arrays) for _, _, arrays in fitting)
     parts = []
     for asked, job, arrays in fitting:

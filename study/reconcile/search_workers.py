@@ -24,8 +24,9 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
         services.report(f"{count} workers are queued or running already.")
         return 0
     shape = job_spec_of(cluster)
-    if shape.pack > 1:
-        raise ValueError(f"cluster.pack={shape.pack} is not allowed in a search, whose workers are jobs: set it to 1")
+    if shape.points > 1:
+        said = f"pack={shape.pack}" if shape.pack > 1 else f"points_per_job={shape.points}"
+        raise ValueError(f"cluster.{said} is not allowed in a search, whose workers are jobs: set it to 1")
     remaining = budget.remaining_budget(folder, services.runner)
     short = remaining.take(shape, missing) if remaining is not None else ""
     if short:

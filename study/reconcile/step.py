@@ -127,20 +127,23 @@ def _record_and_submit(
 ) -> int | None:
     """Record the failures among what was seen and submit what follows; None where nothing does."""
     from study.failures.retry_policy import ENDED_BADLY
-    from study.status.states import NEVER_BEGAN
+    from study.status.states import STRANDED
 
-    never_began = any(status.why == NEVER_BEGAN for status in statuses)
+    never_began = any(status.why in STRANDED for status in statuses)
     if not never_began and not any(status.state in ENDED_BADLY and status.kind for status in statuses):
         return None
     from study.reconcile import failures
 
     again = failures.record(study, services, observer, statuses, wait)
-    return _submit(study, services) if again or never_began else None
+    return _submit(study, services, stranded=never_began) if again or never_began else None
 
 
-def _submit(study: StudyFolder, services: Services, *, sparing: bool = False) -> int | None:
-    """Resolve what is unclear and submit what waits; None where another process is at it, which does the same."""
-    if not _is_work_left(ledger.read(study)):
+def _submit(study: StudyFolder, services: Services, *, sparing: bool = False, stranded: bool = False) -> int | None:
+    """Resolve what is unclear and submit what waits; None where another process is at it, which does the same.
+
+    stranded: points were seen whose jobs never began them.
+    """
+    if not (stranded or _is_work_left(ledger.read(study))):
         return 0
     from study.reconcile.dispatch import dispatch
     from study.reconcile.two_phase import resolve_unclear

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ WITHOUT_A_NAME = "slurm"
 
 @dataclass(frozen=True)
 class Batch:
-    """One submission: a job array of SLURM, or a list of local runs. Its jobs take its keys in order, `pack` each.
+    """One submission: a job array of SLURM, or a list of local runs. Its jobs take its keys in order, `points` each.
 
     array: False where it is one job and no array, as all are on sites that take no arrays. refused: whether it was
     abandoned because SLURM took no job for it, for good.
@@ -58,13 +59,31 @@ class Batch:
         return not self.keys or UNIT in self.resources
 
     @property
-    def pack(self) -> int:
-        """How many points share a job of it."""
+    def lanes(self) -> int:
+        """How many points of a job of it run side by side."""
         return max(1, int(self.resources.get("pack") or 1))
+
+    @property
+    def points(self) -> int:
+        """How many points a job of it has."""
+        return max(self.lanes, int(self.resources.get("points_per_job") or 1))
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether points of a job of it follow each other."""
+        return self.points > self.lanes
 
     def task(self, key: str) -> int:
         """Return the array index of the job that a key belongs to."""
-        return self.keys.index(key) // self.pack
+        return self.keys.index(key) // self.points
+
+    def waits_its_turn(self, key: str) -> bool:
+        """Whether others of its job begin before this point, which then takes the place of one that has ended."""
+        return self.takes_turns and self._places[key] % self.points >= self.lanes
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: place for place, key in enumerate(self.keys)}
 
     def job(self, index: int) -> str:
         """Return SLURM's name of the job with this array index: `7_3`, or `7` where it is no array."""
@@ -72,11 +91,11 @@ class Batch:
 
     def jobs_by_key(self) -> dict[str, str]:
         """Return SLURM's name of the job of each key."""
-        return {key: self.job(index // self.pack) for index, key in enumerate(self.keys)}
+        return {key: self.job(index // self.points) for index, key in enumerate(self.keys)}
 
     def of_task(self, index: int) -> tuple[str, ...]:
         """Return the keys of the job with this array index; none where there is no such job."""
-        return self.keys[index * self.pack : (index + 1) * self.pack] if index >= 0 else ()
+        return self.keys[index * self.points : (index + 1) * self.points] if index >= 0 else ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +150,11 @@ class Ledger:
         """Whether a point's latest job has to wait for another one, or had to."""
         return any(self.batches[name].resources.get("dependency") for name in set(self.current.values()))
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether points of some latest job follow each other."""
+        return any(self.batches[name].takes_turns for name in set(self.current.values()))
+
     def batch(self, key: str) -> Batch | None:
         """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
         name = self.current.get(key)
@@ -155,7 +179,7 @@ class Ledger:
         for name in {self.current[key] for key in wanted if key in self.current}:
             batch = self.batches[name]
             places = (i for i, key in enumerate(batch.keys) if key in wanted and self.current.get(key) == name)
-            found[name] = {place // batch.pack for place in places}
+            found[name] = {place // batch.points for place in places}
         return found
 
 

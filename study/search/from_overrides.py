@@ -134,10 +134,12 @@ def _check(config: StudyConfig, space: Mapping[str, Domain]) -> None:
         raise ValueError(
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
         )
-    if config.cluster.pack > 1:
-        raise ValueError(
-            f"cluster.pack={config.cluster.pack} is not allowed in a search, whose units run apart: set it to 1"
-        )
+    for name in ("pack", "points_per_job"):
+        if (getattr(config.cluster, name) or 1) > 1:
+            raise ValueError(
+                f"cluster.{name}={getattr(config.cluster, name)} is not allowed in a search, whose units run apart: "
+                "set it to 1"
+            )
 
 
 def settings_of(

@@ -31,7 +31,7 @@ SLACK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Devices:
-    """What a job holds while it runs; `slots`: points that share it."""
+    """What a job holds while it runs; `slots`: points that share it at any time."""
 
     gpus: int
     cores: int
@@ -125,9 +125,9 @@ def measure_by_clocks(folder: StudyFolder, points: Mapping[str, Point], statuses
     known = ledger.read(folder)
     unit = units(known)[0]
     used = lost = 0.0
-    jobs: dict[tuple[str, int], float] = {}
+    jobs: dict[tuple[str, int], list[float]] = {}
     held = {name: _devices(b, None) for name, b in known.batches.items() if detached(b)}
-    place = {name: {key: i // b.pack for i, key in enumerate(b.keys)} for name, b in known.batches.items()}
+    place = {name: {key: i // b.points for i, key in enumerate(b.keys)} for name, b in known.batches.items()}
     for status in statuses:
         if status.attempt is not None and status.attempt > 1:
             for one in _attempts(folder.run(status.key), status.key, time.time()):
@@ -135,16 +135,16 @@ def measure_by_clocks(folder: StudyFolder, points: Mapping[str, Point], statuses
                 if batch is None or one.number == status.attempt:
                     continue
                 hours = (one.ended - one.started) / 3600 * _devices(batch, points.get(one.key)).count(unit)
-                used += hours / batch.pack
-                lost += hours / batch.pack if one.state in LOST_STATES else 0.0
+                used += hours / batch.lanes
+                lost += hours / batch.lanes if one.state in LOST_STATES else 0.0
         batch = known.batches.get(status.batch or "")
         if batch is None or status.seconds is None:
             continue
         hours = status.seconds / 3600 * (held.get(batch.name) or _devices(batch, points.get(status.key))).count(unit)
-        lost += hours / batch.pack if status.state in LOST_STATES else 0.0
-        job = (batch.name, place[batch.name].get(status.key, 0))
-        used += max(0.0, hours - jobs.get(job, 0.0))
-        jobs[job] = max(jobs.get(job, 0.0), hours)  # points that share a job hold it together
+        lost += hours / batch.lanes if status.state in LOST_STATES else 0.0
+        jobs.setdefault((batch.name, place[batch.name].get(status.key, 0)), []).append(hours)
+    # Points of a job hold it together: those side by side as long as the longest, and one after the other in turn.
+    used += sum(max(*hours, sum(hours) / known.batches[name].lanes) for (name, _), hours in jobs.items())
     return Cost(unit, *promised(known, statuses, unit), used=used, lost=lost, jobs=len(jobs))
 
 
@@ -245,7 +245,7 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
         asked += 0.0 if batch.of_search else shape.jobs(len(batch.keys)) * each
         live = alive.get(name)
         if live:
-            reserved += len({i // batch.pack for i, key in enumerate(batch.keys) if key in live}) * each
+            reserved += len({i // batch.points for i, key in enumerate(batch.keys) if key in live}) * each
     return asked, reserved
 
 

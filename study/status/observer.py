@@ -117,7 +117,10 @@ class Observer:
         seen = self._seen(key, no_room, started=started)
         job, name = seen.evidence.job, seen.job_name
         status = _describe(point, self.folder, seen.evidence, seen.derived, seen.outcome)
-        if status.state == PointState.QUEUED and job is not None:
+        if status.state == PointState.QUEUED and job is not None and job.state == JobState.RUNNING:
+            assert batch is not None  # in its job, for one before it
+            status = replace(status, job_id=name, executor=load(batch.executor).name)
+        elif status.state == PointState.QUEUED and job is not None:
             assert batch is not None
             executor = load(batch.executor)
             means = executor.explain(job.reason)
@@ -188,6 +191,7 @@ def gather(
         retried=_decided(state, key, attempt),
         owned=owned,
         refused=state.refused.get(key),
+        in_turn=batch is not None and batch.waits_its_turn(key),
     )
     return seen, outcome
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from study.executors import detached
 from study.executors.jobs import Job, JobState
-from study.failures.kinds import FAILURES, AttemptState, Kind, by_slurm
+from study.failures.kinds import FAILURES, INTERRUPTED, AttemptState, Kind, by_slurm
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
 
@@ -61,7 +61,7 @@ class Evidence:
     queue_complete: squeue answered in full, so that a job that it does not name neither waits nor runs. waiting: why it
     is in the ledger and not submitted yet (None: it is not). retried: it was decided that it goes on by itself. owned:
     whether another attempt still has the run that the latest job left to it (None: no job did). refused: in which words
-    SLURM took no job for it, for good (None: it did not).
+    SLURM took no job for it, for good (None: it did not). in_turn: others of its job begin before it.
     """
 
     batch: Batch | None = None
@@ -76,10 +76,18 @@ class Evidence:
     retried: bool = False
     owned: bool | None = None
     refused: str | None = None
+    in_turn: bool = False
 
 
 NEVER_BEGAN = "it never began: its parent's job did not succeed"
 """Why a branch whose job SLURM gave up is interrupted."""
+TURN_NEVER_CAME = "it never began: its job ended before its turn"
+"""Why a point is interrupted whose job has more points than run side by side."""
+STRANDED = (NEVER_BEGAN, TURN_NEVER_CAME)
+"""Why points are interrupted that are submitted again as they were, for nothing has happened to them."""
+TOLD_CODE = f"exit code {INTERRUPTED}:0"
+"""What sacct says of a job that ended because it was told to."""
+IN_ITS_JOB = "it waits in its job for one before it to end"
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ def _scheduled(seen: Evidence, mine: Attempt | None) -> DerivedState:
         return DerivedState(PointState.UNKNOWN, "nobody wrote down whether it was submitted: submit again to settle it")
     job = seen.job
     if job is not None and job.alive:
-        return (_packed(seen.batch, mine) if job.state == JobState.RUNNING else None) or DerivedState(
+        return (_packed(seen, mine) if job.state == JobState.RUNNING else None) or DerivedState(
             PointState(job.state), job.reason
         )
     ended = mine.ended if mine is not None else None
@@ -155,11 +163,22 @@ def _never_said(seen: Evidence, mine: Attempt | None) -> DerivedState:
     """Return the standing of a point whose attempt, if there was one, wrote nothing of its end."""
     job = seen.job
     if job is not None and job.state != JobState.UNKNOWN:
-        return _ended_by_slurm(seen, job)
+        return (_before_its_turn(seen, job) if mine is None and seen.in_turn else None) or _ended_by_slurm(seen, job)
     if seen.cancelled and mine is None:
         return DerivedState(PointState.CANCELLED)
     said = job.reason or f"{SAYS} {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
     return DerivedState(PointState.UNKNOWN, said)
+
+
+def _before_its_turn(seen: Evidence, job: Job) -> DerivedState | None:
+    """Return the standing of a point whose job ended without having begun it; None where that says nothing of it."""
+    if seen.cancelled:
+        return DerivedState(PointState.CANCELLED)
+    if job.state in (JobState.COMPLETED, JobState.CANCELLED):
+        return None
+    if TOLD_CODE in job.reason:  # and it has not handed its points back: it did not know who told it
+        return DerivedState(PointState.INTERRUPTED, "its job was told to end before its turn", Kind.INTERRUPTED)
+    return DerivedState(PointState.INTERRUPTED, TURN_NEVER_CAME)
 
 
 def _left_to_another(seen: Evidence) -> DerivedState | None:
@@ -171,9 +190,11 @@ def _left_to_another(seen: Evidence) -> DerivedState | None:
     return DerivedState(PointState.INTERRUPTED, "an earlier attempt had the run; nobody has it any more", Kind.HELD)
 
 
-def _packed(batch: Batch, mine: Attempt | None) -> DerivedState | None:
-    """Return the standing of a point that ended while the packed job goes on with those that share it."""
-    if mine is None or not mine.ended or batch.pack == 1:
+def _packed(seen: Evidence, mine: Attempt | None) -> DerivedState | None:
+    """Return the standing of a point that has ended, or not begun, while its job goes on with the others."""
+    if mine is None and seen.in_turn:
+        return DerivedState(PointState.CANCELLED) if seen.cancelled else DerivedState(PointState.QUEUED, IN_ITS_JOB)
+    if mine is None or not mine.ended or seen.batch is None or seen.batch.points == 1:
         return None
     match mine.ended.get("state"):
         case AttemptState.FAILED:

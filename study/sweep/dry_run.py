@@ -38,7 +38,7 @@ def scripts(
     name = batch_name(folder.name, "dryrun")
     if not array_limit:
         return [script(one.shape, None) for one in sized]
-    arrays = [(one.shape, some) for one in sized for some in chunks(one.keys, array_limit * one.shape.pack)]
+    arrays = [(one.shape, some) for one in sized for some in chunks(one.keys, array_limit * one.shape.points)]
     throttle = max(1, parallel // max(1, len(arrays)))
     return [script(shape, shape.jobs(len(keys)), throttle) for shape, keys in arrays]
 
@@ -96,4 +96,8 @@ def waiting(reasons: Sequence[str]) -> list[str]:
 
 
 def _points(one: Sized) -> str:
-    return f" for {len(one.keys):,} points" if one.shape.pack > 1 else ""
+    if one.shape.points == 1:
+        return ""
+    at_once = "one after the other" if one.shape.pack == 1 else f"{one.shape.pack} at a time"
+    turns = f", {one.shape.points} in a job, {at_once}," if one.shape.takes_turns else ""
+    return f" for {counted(len(one.keys), 'point')}{turns}"

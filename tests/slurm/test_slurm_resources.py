@@ -83,6 +83,26 @@ def test_cancelling_one_of_two_packed_points_leaves_the_other(gpus: Lab) -> None
     assert states == {one: "cancelled", other: "completed"}
 
 
+def test_points_of_a_job_follow_each_other(gpus: Lab) -> None:
+    """Four of one job on one GPU: one fails, one is cancelled while it waits for its turn."""
+    lab = gpus.with_trainer("fragile", FRAGILE="1:hold;2:fail;3:complete;4:hold")
+    lab.sweep("study.name=turns", *TINY, *GPU, "cluster.points_per_job=4", "seed=1,2,3,4", "retry=never")
+    keys = lab.keys("turns")
+    runs = [lab.run_folder("turns", key) for key in keys]
+    wait_for("the first to run", (runs[0] / "waits").exists)
+    seen = {point["key"]: (point["state"], point["why"]) for point in lab.points("turns")}
+    assert seen[keys[0]][0] == "running"
+    assert seen[keys[3]] == ("queued", "it waits in its job for one before it to end")
+    lab.study("cancel", "turns", "--point", keys[3])
+    (runs[0] / "go").touch()
+    lab.study("watch", "turns", code=1)
+    found = {point["key"]: point for point in lab.points("turns")}
+    assert [found[key]["state"] for key in keys] == ["completed", "failed", "completed", "cancelled"]
+    assert len({found[key]["job_id"] for key in keys[:3]}) == 1
+    (task,) = lab.tasks("turns")
+    assert task.state == "FAILED"
+
+
 def test_requeued_and_failed_runs_are_in_the_cost(gpus: Lab) -> None:
     gate = gpus.folder / "gate"
     lab = gpus.with_trainer("quick", QUICK_GATE=gate, QUICK_SECONDS=2, QUICK_FAIL=2)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from study.job import packed
+from study.job.lanes import Place
 from study.process.children import Signals
 from study.records.ledger import Batch
 from study.storage.layout import StudyFolder
@@ -31,13 +31,22 @@ def test_points_behind_the_service_see_its_numbers(
     class Ended:
         returncode = 0
 
-    def note(_command: object, environment: Mapping[str, str], _cores: object) -> Ended:
-        seen.append((environment[packed.DEVICES], "CUDA_MPS_PIPE_DIRECTORY" in environment))
-        return Ended()
+        def __init__(self, _study: object, _batch: object, _index: object, place: Place) -> None:
+            self.place = place
 
-    monkeypatch.setattr(packed, "_start", note)
-    monkeypatch.setattr(packed, "_wait", lambda *_: None)
-    monkeypatch.setattr(Signals, "watch", lambda *_: None)
+        def start(self, _slot: int) -> Ended:
+            environment = self.place.environment
+            seen.append((environment[packed.DEVICES], "CUDA_MPS_PIPE_DIRECTORY" in environment))
+            return self
+
+        def poll(self) -> int:
+            return self.returncode
+
+        def let_go(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(packed, "FreshLane", Ended)
     shape = {"pack": 3, "gpus_per_node": 1, "pack_gpus": "mps"}
     batch = Batch("b0", "slurm", ("one", "two", "three"), 0.0, shape)
     assert packed.run_packed(StudyFolder(tmp_path), batch, 0, Signals()) == 0

@@ -41,7 +41,7 @@ def main() -> int:
         record = {"kind": "train", "step": step, "tokens": 128 * step, "time": time.time(), "metrics": {"loss": 3.0}}
         with (run / "metrics.jsonl").open("a") as metrics:
             metrics.write(json.dumps(record) + "\n")
-        time.sleep(0.2 if seed >= 200 else 0.002)
+        time.sleep(0.2 if seed >= 200 else 1e9 if seed == 107 and step == 5 else 0.002)
     loss = {"validation_nats_per_token": 2.5, "validation_bits_per_byte": 1.0, "train_nats_per_token": 2.6}
     write_outcome(run, {"format": 1, "state": "completed", "step": STEPS, "tokens": 128 * STEPS, "loss": loss})
     note(run, f"end {STEPS}")
@@ -53,6 +53,9 @@ def misbehave(seed: int, run: Path) -> int | None:
         raise RuntimeError("the sun was in my eyes")
     if seed == 105:
         raise OSError(28, "No space left on device", str(run / "metrics.jsonl"))
+    if seed == 106:
+        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", file=sys.stderr)
+        return 1
     if seed == 102:
         write_outcome(run, {"format": 1, "state": "diverged", "step": 7, "tokens": 896, "loss": {}})
         return 3

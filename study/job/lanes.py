@@ -1,0 +1,185 @@
+"""The places of a job in which points run side by side; where there are more points, one after the other in each.
+
+A lane is a process: a `study.job` for each point, or a slot (`study.job.slot`) that stays with its trainer and takes
+the next one. What becomes of a point is its own affair: a lane whose process has ended starts another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from study.process import code_version
+from study.process.children import Signals, Started, interpreter, spawn
+from study.process.standing import Standing
+from study.records import ledger
+from study.storage.layout import StudyFolder
+
+POLL_SECONDS = 0.5
+LEDGER_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a lane has of its job: the environment of its processes, and their cores; none: any of the job's."""
+
+    environment: Mapping[str, str]
+    cores: tuple[int, ...] = ()
+
+    def bind(self, pid: int) -> None:
+        """Bind a process to the cores."""
+        if self.cores:
+            with suppress(OSError):  # it has ended already, or the site does not let us: it has all of the job's cores
+                os.sched_setaffinity(pid, self.cores)
+
+
+class Lane(Protocol):
+    """One place of a job."""
+
+    def start(self, slot: int) -> Started:
+        """Have the point with this place in the job advanced; the one before has ended."""
+
+    def let_go(self) -> None:
+        """Have what stays end: nothing more comes."""
+
+    def close(self) -> None:
+        """Wait until it has."""
+
+
+class FreshLane:
+    """A `study.job` for each point."""
+
+    def __init__(self, study: StudyFolder, batch: ledger.Batch, index: int, place: Place) -> None:
+        self._command = [*interpreter(), "-m", "study.job", str(study.path), "--name", batch.name]
+        self._command += ["--index", str(index), "--slot"]
+        self._place = place
+
+    def start(self, slot: int) -> Started:
+        """Start one."""
+        # In a session of its own: SLURM signals a task's whole group, and each process hears of it once, from here.
+        process = spawn([*self._command, str(slot)], self._place.environment)
+        self._place.bind(process.pid)
+        return process
+
+    def let_go(self) -> None:
+        """Do nothing: it ends with its point."""
+
+    def close(self) -> None:
+        """Do nothing: it has ended."""
+
+
+class StandingLane:
+    """A slot that takes one point after the other, and another one where that has ended or the code was edited."""
+
+    def __init__(self, study: StudyFolder, batch: ledger.Batch, index: int, place: Place) -> None:
+        self._study, self._batch, self._first, self._place = study, batch, index * batch.points, place
+        self._there: Standing | None = None
+        self._code = ""
+
+    def start(self, slot: int) -> Started:
+        """Give it to the slot that is there, or to a new one."""
+        text = json.dumps({"name": self._batch.name, "index": self._first + slot}).encode()
+        code = code_version.stamp()  # a process that stays has the code as it was when it started
+        if self._there is not None:
+            served = self._there.offer(text) if code == self._code else None
+            if served is not None:
+                return served
+            self.close()
+        command = [*interpreter(), "-m", "study.job.slot", str(self._study.path)]
+        self._there, self._code = Standing(command, self._place.environment), code
+        self._place.bind(self._there.process.pid)
+        return self._there.give(text)
+
+    def let_go(self) -> None:
+        """Have the slot end."""
+        if self._there is not None:
+            self._there.let_go()
+
+    def close(self) -> None:
+        """End the slot and wait for that."""
+        if self._there is not None:
+            self._there.let_go()
+            self._there.wait()
+            self._there = None
+
+
+class Queue:
+    """The points of a job on their way through its lanes, in order: each lane takes the next one when it is free."""
+
+    def __init__(self, study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], lanes: Sequence[Lane]) -> None:
+        self._study, self._batch = study, batch
+        self._waiting = deque(enumerate(keys))
+        self._lanes, self._free = lanes, list(reversed(lanes))
+        self._running: dict[str, tuple[Started, Lane]] = {}
+        self._told: set[str] = set()
+        self.codes: list[int] = []
+        """Exit codes of the points that have ended."""
+
+    @property
+    def waiting(self) -> list[str]:
+        """The points that have not begun."""
+        return [key for _, key in self._waiting]
+
+    def run(self, signals: Signals, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Advance all to their ends; once this process is told to end, those that run."""
+        self._fill(signals)
+        looked, size = time.monotonic(), -1
+        while self._running:
+            sleep(POLL_SECONDS)
+            self._reap()
+            self._fill(signals)
+            if time.monotonic() - looked >= LEDGER_SECONDS:
+                looked, size = time.monotonic(), self._tell(size)
+        for lane in self._lanes:
+            lane.close()
+
+    def _fill(self, signals: Signals) -> None:
+        """Have free lanes take what waits; a lane that nothing is left for ends."""
+        while self._waiting and self._free and not signals.received:
+            slot, key = self._waiting.popleft()
+            if slot >= self._batch.lanes and not self._is_wanted(key):
+                print(f"{key}: it is not wanted any more", file=sys.stderr)
+                continue
+            lane = self._free.pop()
+            process = lane.start(slot)
+            self._running[key] = process, lane
+            signals.watch(process)
+        if signals.received or not self._waiting:
+            for lane in self._free:
+                lane.let_go()
+
+    def _reap(self) -> None:
+        for key, (process, lane) in list(self._running.items()):
+            code = process.poll()
+            if code is not None:
+                del self._running[key]
+                self._free.append(lane)
+                self.codes.append(code)
+
+    def _is_wanted(self, key: str) -> bool:
+        """Whether a point that was behind others still belongs here, as far as can be read."""
+        try:
+            known = ledger.read(self._study)
+        except (OSError, ValueError):
+            return True  # its own process looks as well
+        return key not in known.cancelled and known.current.get(key) == self._batch.name
+
+    def _tell(self, size: int) -> int:
+        """Tell those that run and that the ledger calls cancelled to end; return its size, which was `size` before."""
+        try:
+            now = self._study.ledger.stat().st_size
+            cancelled = frozenset() if now == size else ledger.read(self._study).cancelled
+        except (OSError, ValueError):
+            return size  # the file system is slow or somebody edits: the points go on
+        for key in cancelled & (self._running.keys() - self._told):
+            self._told.add(key)
+            self._running[key][0].send_signal(signal.SIGTERM)
+        return now

@@ -1,0 +1,32 @@
+"""Points that follow each other in the lanes of a job: which share one, and how long it takes. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+
+def dealt(sizes: Sequence[float], points: int) -> list[list[int]]:
+    """Return which points share a job, by their places: `points` in each but the last, which has the rest.
+
+    sizes: time of each, in any unit. The longest are dealt first, each to the job that has least to do and room left,
+    so that jobs take similar time; each job's are in that order.
+    """
+    count = -(-len(sizes) // points)
+    rooms = [points] * (count - 1) + [len(sizes) - points * (count - 1)]
+    jobs: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0.0, job) for job in range(count)]
+    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+        load, job = heapq.heappop(loads)
+        jobs[job].append(place)
+        if len(jobs[job]) < rooms[job]:
+            heapq.heappush(loads, (load + sizes[place], job))
+    return jobs
+
+
+def longest_lane(seconds: Sequence[float], lanes: int) -> float:
+    """Return how long a job takes whose lanes take the next of these points, in this order, when they are free."""
+    busy = [0.0] * lanes
+    for each in seconds:
+        heapq.heapreplace(busy, busy[0] + each)
+    return max(busy)
