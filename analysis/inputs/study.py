@@ -190,12 +190,13 @@ def _record(
 
 
 def _speed(outcome: Mapping[str, Any]) -> float | None:
-    """Return the FLOPs per second of training that one device of the run gave."""
+    """Return the FLOPs per second of training that one device gave; a shared one is a run's for its share of time."""
     seconds = (outcome.get("seconds") or {}).get("train")
     flops = outcome.get("flops_own", outcome.get("flops"))  # a branch has not spent its parent's again
     if not seconds or not flops:
         return None
-    return float(flops) / (float(seconds) * float(outcome.get("world_size") or 1))
+    devices = float(outcome.get("world_size") or 1) * float(outcome.get("gpu_share") or 1)
+    return float(flops) / (float(seconds) * devices)
 
 
 def _parsed(text: str) -> Any:

@@ -118,7 +118,8 @@ def _measured(folder: StudyFolder, device: str) -> tuple[tuple[int, float], ...]
             took, ran_on = float(outcome["seconds"]["total"]), str(outcome.get("device", ""))
             if outcome["state"] == AttemptState.COMPLETED and took > 0 and ran_on.startswith(device):
                 own = float(outcome.get("flops_own", outcome["flops"]))
-                each = own / took / max(1, int(outcome.get("world_size", 1)))
+                devices = max(1, int(outcome.get("world_size", 1))) * float(outcome.get("gpu_share", 1))
+                each = own / took / devices  # of a whole GPU: runs that share one have it in turn
                 pairs.append((int(outcome["params"]["matmul"]), each))
         except (OSError, ValueError, KeyError, TypeError):
             continue

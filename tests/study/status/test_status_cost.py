@@ -169,3 +169,29 @@ def test_no_budget_asks_nobody(tmp_path: Path) -> None:
     assert budget.balances(study(tmp_path / "s"), StudySection(), (), ({}, []), never) == []
     with pytest.raises(ValueError, match=r"study\.gpu_hours=-1 is not allowed"):
         budget.balances(study(tmp_path / "t"), StudySection(gpu_hours=-1.0), (), ({}, []), never)
+
+
+def test_a_shared_gpu_counts_once_and_each_point_for_its_lanes_part_of_it(tmp_path: Path) -> None:
+    """Two lanes on one GPU, four points in turn: 600 and 250 s in one, 300 and 600 s in the other; a job of 900 s."""
+    made = study(tmp_path / "s", pack=2, pack_gpus="slices", points_per_job=4, gpus_per_node=1)
+    attempt(made, ("a", 1, "7_0"), 0, 600, "completed")
+    attempt(made, ("b", 1, "7_0"), 0, 300, "failed")
+    attempt(made, ("c", 1, "7_0"), 300, 600, "completed")
+    attempt(made, ("d", 1, "7_0"), 600, 250, "completed")
+    sacct = f"7_0|s.b|FAILED|900|{TRES.replace('gpu=2', 'gpu=1')}|{START}\n"
+    points = dict.fromkeys("abcd")
+    (one,) = cost.measure(made, points, [], lambda command: Answer(0, sacct))  # type: ignore[arg-type]
+    assert one.asked == pytest.approx(2), "one job of one GPU for 120 minutes"
+    assert one.used == pytest.approx(900 / 3600)
+    assert one.lost == pytest.approx(300 / 2 / 3600)
+    assert one.idle == pytest.approx((900 - (600 + 300 + 600 + 250) / 2) / 3600)
+    took = {"a": (600.0, "completed"), "b": (300.0, "failed"), "c": (600.0, "completed"), "d": (250.0, "completed")}
+    statuses = [
+        PointStatus(key=key, state=PointState(state), batch="s.b", attempt=1, seconds=seconds)
+        for key, (seconds, state) in took.items()
+    ]
+    quick = cost.measure_by_clocks(made, {}, statuses)
+    assert quick.used == pytest.approx(1750 / 2 / 3600), "what its lanes were busy, as no clock runs between points"
+    assert quick.lost == pytest.approx(300 / 2 / 3600) and quick.jobs == 1
+    own = study(tmp_path / "own", pack=2, points_per_job=4, gpus_per_node=1)
+    assert cost.measure_by_clocks(own, {}, statuses).used == pytest.approx(1750 / 3600), "a GPU for each lane"
