@@ -13,7 +13,9 @@ from analysis.text.commandline import UnansweredError
 from analysis.values.findings import FINDINGS
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
     from analysis.approaches.cost import Cost
     from analysis.approaches.loss_laws import Law
@@ -144,6 +146,7 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     from analysis.approaches.loss_laws import size_column
     from analysis.diagnostics import qualify
     from analysis.laws.registry import FORMS
+    from analysis.planning.beyond import quickening
 
     frame, rows = runs.frame, runs.rows
     sized = dataclasses.replace(rows, params=rows.column(size_column(FORMS[form])))
@@ -153,7 +156,8 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     else:
         law, found = _fitted(rows, form, price, further, resamples=runs.resamples, seed=runs.seed)
     others = _beside(runs, price, form)
-    lacks = qualify.lacking(found, rows)
+    sizes = _range(sized.params)
+    lacks = qualify.lacking(found, rows) or quickening(law, price, sizes, _range(rows.flops))
     if lacks and strict:
         return _instead(runs, form, lacks, others)
     unknown = [n for n, verdict in found.identified.items() if not verdict.identified]
@@ -163,7 +167,6 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     first = frame[frame["used"]].iloc[0]
     kinds = {"params": first["params_kind"], "flops": first["flop_rule"], "loss": first["loss_unit"]}
     speed = frame.loc[frame["used"], "flops_per_second"].median() if "flops_per_second" in frame else float("nan")
-    sizes = (float(sized.params.min()), float(sized.params.max()))
     point = {str(name): float(value) for name, value in found.params.items()}
     return Basis(
         law, form, point, _text(form, point), price, sizes, float(rows.flops.max()), kinds,
@@ -229,6 +232,7 @@ def _beside(runs: _Runs, price: Cost, form: str) -> tuple[Beside, ...]:
     """Return other laws of N and D alone by least squares of the logs, with their AICc behind the best's."""
     from analysis.approaches.loss_laws import Fitted
     from analysis.inference.akaike import behind
+    from analysis.planning.beyond import quickening
 
     fits = {}
     for name in dict.fromkeys((form, *runs.beside)) if runs.beside else ():
@@ -238,11 +242,18 @@ def _beside(runs: _Runs, price: Cost, form: str) -> tuple[Beside, ...]:
         if found is not None:
             fits[name] = found
     gaps = behind([fit.aicc for fit, _ in fits.values()]) if fits else ()
-    return tuple(
-        Beside(name, Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {}), float(gap), lacks)
-        for (name, (fit, lacks)), gap in zip(fits.items(), gaps, strict=True)
-        if not any(n not in ("params", "tokens", "flops", "unique_tokens") for n in fit.form.inputs)
-    )
+    made = []
+    for (name, (fit, lacks)), gap in zip(fits.items(), gaps, strict=True):
+        if any(n not in ("params", "tokens", "flops", "unique_tokens") for n in fit.form.inputs):
+            continue
+        law = Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {})
+        why = lacks or quickening(law, price, _range(runs.rows.params), _range(runs.rows.flops))
+        made.append(Beside(name, law, float(gap), why))
+    return tuple(made)
+
+
+def _range(values: NDArray[np.float64]) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
 def _squared(rows: Rows, form: str) -> tuple[LawFit, str] | None:
