@@ -105,7 +105,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
             _begin(folder, config, wanted)
             return stay(folder, count, config.cluster.code, config.cluster.warm)
     _begin_and_submit(folder, config, wanted, count)
-    return 0
+    return watch(folder) if config.wait else 0
 
 
 @contextmanager

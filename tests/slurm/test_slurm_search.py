@@ -100,12 +100,11 @@ def _notes(lab: Lab, name: str) -> list[dict[str, Any]]:
 
 
 def test_workers_of_two_nodes_decide_together(lab: Lab) -> None:
-    """Each of two workers is a task on each of two nodes: the first claims, both advance."""
+    """Each of two workers is a task on each of two nodes: the first claims, both advance. The command stays."""
     ranked = lab.with_trainer("ranks")
-    ranked.sweep(
-        *SMALL, "study.name=crew", "search.workers=2", "cluster.nodes=2", "parallel.dp_replicate=2", "model.width=32"
-    )
-    wait_for("the end of the search", lambda: _search_in(lab, "crew").over, every=0.5)
+    shape = ("cluster.nodes=2", "parallel.dp_replicate=2", "model.width=32")
+    ranked.sweep(*SMALL, "study.name=crew", "search.workers=2", *shape, "wait=true")
+    assert _search_in(lab, "crew").over
     search, notes = _search_in(lab, "crew"), _notes(lab, "crew")
     assert not any(trial.failed for trial in search.trials.values())
     assert len(notes) == sum(len(trial.values) for trial in search.trials.values())
