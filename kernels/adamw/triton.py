@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.core import launch
 from kernels.core.launch import fp32
 from kernels.core.launch_table import launch_of
-from kernels.core.multi_tensor import BLOCK, tables
+from kernels.core.multi_tensor import tables
 
 
 @triton.jit
@@ -124,7 +124,7 @@ def adamw(
     """
     lr, decay, beta1, beta2, eps, bias1, bias2 = numbers
     found = tables(arrays)
-    chosen = launch_of("adamw", BLOCK)
+    chosen = launch_of("adamw", found.span)
     weight, gradient, moment = (launch.language(arrays[i][0].dtype) for i in range(3))
     dummy = found.sizes
     launch.launch(
@@ -132,6 +132,6 @@ def adamw(
         dummy if skip is None else skip, dummy if scalars is None else scalars, lr, decay, beta1, 1.0 - beta1, beta2,
         1.0 - beta2, eps, bias1, bias2, 0 if seed is None else seed, WEIGHT=weight, GRADIENT=gradient, MOMENT=moment,
         MASTER=len(arrays) == 5, ARRAYS=len(arrays), SCALED=grad_scale is not None, SKIP=skip is not None,
-        ON_DEVICE=scalars is not None, STOCHASTIC=seed is not None, ALIGNED=found.aligned, SPAN=BLOCK,
-        STEP=chosen.block, num_warps=chosen.warps,
+        ON_DEVICE=scalars is not None, STOCHASTIC=seed is not None, ALIGNED=found.aligned, SPAN=found.span,
+        STEP=min(chosen.block, found.span), num_warps=chosen.warps,
     )  # fmt: skip

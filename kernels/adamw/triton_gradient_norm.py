@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernels.core import launch
 from kernels.core.launch_table import launch_of
-from kernels.core.multi_tensor import BLOCK, tables
+from kernels.core.multi_tensor import tables
 
 
 @triton.jit
@@ -43,10 +43,10 @@ def squares_kernel(
 def squares(tensors: list[Tensor]) -> Tensor:
     """Return the sum of squares () fp32 of tensors of one dtype on one device."""
     found = tables([tensors])
-    chosen = launch_of("gradient_norm", BLOCK)
+    chosen = launch_of("gradient_norm", found.span)
     out = found.owners.new_empty(len(found.owners), dtype=torch.float32)
     launch.launch(
         squares_kernel, (len(out),), *found[:4], out, NUMBER=launch.language(tensors[0].dtype),
-        ALIGNED=found.aligned, SPAN=BLOCK, STEP=chosen.block, num_warps=chosen.warps,
+        ALIGNED=found.aligned, SPAN=found.span, STEP=min(chosen.block, found.span), num_warps=chosen.warps,
     )  # fmt: skip
     return out.sum()

@@ -16,8 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.core.launch_table import multiprocessors
+
 BLOCK = 65536
-"""Elements of a tensor that one program walks over."""
+"""The most elements of a tensor that one program walks over."""
+SHORTEST = 4096
+"""The fewest, unless the tensor ends."""
+PROGRAMS = 8
+"""How many programs a multiprocessor is meant to have."""
 
 
 RESERVE_BYTES = 1 << 22
@@ -72,6 +78,14 @@ class Tables(NamedTuple):
     owners: Tensor
     places: Tensor
     aligned: bool
+    span: int
+    """Elements of a block."""
+
+
+def span_of(elements: int, processors: int) -> int:
+    """Return how many elements one program walks over: few enough that all multiprocessors have programs."""
+    share = elements // (PROGRAMS * processors)
+    return min(BLOCK, max(SHORTEST, 1 << max(share.bit_length() - 1, 0)))
 
 
 def tables(arrays: list[list[Tensor]]) -> Tables:
@@ -79,10 +93,10 @@ def tables(arrays: list[list[Tensor]]) -> Tables:
     device = arrays[0][0].device
     addresses = tuple(tensor.data_ptr() for row in zip(*arrays, strict=True) for tensor in row)
     sizes = tuple(tensor.numel() for tensor in arrays[0])
-    owners, places = _blocks(sizes, device)
-    return Tables(
-        _on_device(addresses, device), _on_device(sizes, device), owners, places, all(a % 16 == 0 for a in addresses)
-    )
+    span = span_of(sum(sizes), multiprocessors(device))
+    owners, places = _blocks(sizes, span, device)
+    aligned = all(a % 16 == 0 for a in addresses)
+    return Tables(_on_device(addresses, device), _on_device(sizes, device), owners, places, aligned, span)
 
 
 @lru_cache(maxsize=256)
@@ -91,8 +105,8 @@ def _on_device(values: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _blocks(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    counts = [-(-size // BLOCK) for size in sizes]
+def _blocks(sizes: tuple[int, ...], span: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    counts = [-(-size // span) for size in sizes]
     owners = np.repeat(np.arange(len(sizes), dtype=np.int32), counts)
     places = np.concatenate([np.arange(count, dtype=np.int32) for count in counts]) if counts else owners
     return _moved(torch.from_numpy(owners), device), _moved(torch.from_numpy(places), device)

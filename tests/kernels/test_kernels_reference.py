@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernels
+from kernels.core.multi_tensor import BLOCK, PROGRAMS, SHORTEST, span_of
 from kernels.cross_entropy import linear
 from kernels.cross_entropy.linear import chunk_rows
 from kernels.rms_norm.api import rms_norm
@@ -214,3 +215,12 @@ def test_switch_and_refusals_name_what_is_wrong() -> None:
     ):
         with pytest.raises(ValueError, match=match):
             call()
+
+
+@pytest.mark.parametrize("elements", [0, 1, 7_400_000, 14_600_000, 150_000_000, 10**9])
+def test_blocks_of_many_tensors_keep_every_multiprocessor_busy(elements: int) -> None:
+    span = span_of(elements, 132)
+    assert SHORTEST <= span <= BLOCK
+    assert span & (span - 1) == 0
+    assert span == SHORTEST or elements // span >= PROGRAMS * 132
+    assert span == BLOCK or elements // (2 * span) < PROGRAMS * 132, "no shorter than that takes"

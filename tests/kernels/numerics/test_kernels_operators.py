@@ -159,12 +159,10 @@ def test_the_end_of_a_weight_of_more_than_2_to_the_31_elements(tmp_path: Path, m
     start = size // block * block
     last = [x[start:].copy_(drawn(size - start, seed=i).abs()).clone() for i, (x,) in enumerate(columns)]
     whole = multi_tensor.tables(columns)._replace(
-        owners=torch.zeros(1, dtype=torch.int32), places=torch.tensor([size // block], dtype=torch.int32)
+        owners=torch.zeros(1, dtype=torch.int32), places=torch.tensor([size // block], dtype=torch.int32), span=block
     )
     numbers: dict[str, Any] = {"step": 3, "lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
     kernels.adamw_step(*([x] for x in last), grad_scale=torch.tensor(0.5), **numbers)
-    for module in (multi_tensor, adamw):
-        monkeypatch.setattr(module, "BLOCK", block)
     monkeypatch.setattr(adamw, "tables", lambda arrays: whole)
     with override("adamw", Launch(block=64)):
         kernels.adamw_step(*columns, grad_scale=torch.tensor(0.5), **numbers)

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.adamw import triton as adamw
-from kernels.adamw import triton_gradient_norm as gradient_norm
 from kernels.core import multi_tensor
 from kernels.core.launch_table import Launch, override
 from kernels.float8.api import scale_of
@@ -27,8 +25,7 @@ SHAPES = [(3,), (37, 11), (1,), (0,), (64, 5)]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors of a few hundred elements span several blocks, each of several steps and a ragged end."""
-    for module in (multi_tensor, adamw, gradient_norm):
-        monkeypatch.setattr(module, "BLOCK", 256)
+    monkeypatch.setattr(multi_tensor, "BLOCK", 256)
     with override("adamw", Launch(block=128)), override("gradient_norm", Launch(block=128)):
         yield
 
