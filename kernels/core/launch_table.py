@@ -29,7 +29,7 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
     "cross_entropy": (
         (512, Launch(block=512, warps=2)),
         (1024, Launch(block=1024, warps=4)),
-        (8192, Launch(block=4096, warps=8)),
+        (8192, Launch(block=2048, warps=4)),
         (LARGEST, Launch(block=8192, warps=8)),
     ),
     "cross_entropy_options": (
@@ -46,15 +46,25 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
         (LARGEST, Launch(warps=16)),
     ),
     "rms_norm_backward": (
-        (256, Launch(rows=16, warps=4, programs=4)),
+        (128, Launch(rows=16, warps=4, programs=4)),
+        (512, Launch(rows=4, warps=4, programs=4, stages=3)),
         (1024, Launch(rows=4, warps=4, programs=4)),
         (4096, Launch(warps=8, programs=2, stages=3)),
         (8192, Launch(warps=16, programs=1, stages=2)),
         (LARGEST, Launch(warps=32, programs=1)),
     ),
     "rope": ((LARGEST, Launch(rows=16, warps=8)),),
-    "heads": ((1024, Launch(rows=16, warps=4)), (LARGEST, Launch(rows=16, warps=8))),
-    "heads_backward": ((1024, Launch(rows=16, warps=4, programs=8)), (LARGEST, Launch(rows=16, warps=8, programs=4))),
+    "heads": (
+        (512, Launch(rows=16, warps=1)),
+        (1024, Launch(rows=16, warps=4)),
+        (LARGEST, Launch(rows=16, warps=8)),
+    ),
+    "heads_backward": (
+        (512, Launch(rows=16, warps=1, programs=16)),
+        (1024, Launch(rows=16, warps=4, programs=8)),
+        (LARGEST, Launch(rows=16, warps=8, programs=4)),
+    ),
+    "column_sums": ((LARGEST, Launch(block=8, rows=128, warps=4)),),
     "swiglu": ((512, Launch(block=512, rows=4, warps=4)), (LARGEST, Launch(block=1024, warps=4))),
     "adamw": ((LARGEST, Launch(block=2048, warps=2)),),
     "gradient_norm": ((LARGEST, Launch(block=8192, warps=8)),),
@@ -66,6 +76,12 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
     ),
     "fp8_tiles": ((LARGEST, Launch(block=64, rows=128, warps=4)),),
     "fp8_rows": ((LARGEST, Launch(block=1024, rows=4, warps=4)),),
+    "embedding": ((256, Launch(rows=16, warps=4)), (1024, Launch(rows=4, warps=4)), (LARGEST, Launch(warps=8))),
+    "embedding_backward": (
+        (256, Launch(rows=16, warps=4)),
+        (1024, Launch(rows=8, warps=4)),
+        (LARGEST, Launch(rows=2, warps=8)),
+    ),
     "scaled": ((LARGEST, Launch(block=4096, warps=4, programs=32)),),
 }
 """(largest size, launch) in ascending order, by kernel."""

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.core import launch
+from kernels.core.column_sums import column_sums
 from kernels.core.launch import fp32
 from kernels.core.launch_table import launch_of, multiprocessors
 
@@ -179,7 +180,7 @@ def backward(
         backward_kernel, (programs,), *grads, out if weights is None else joint, turns.contiguous(),
         *_weights(out, weights), out, out if partial is None else partial, *sizes, float(eps), **meta,
     )  # fmt: skip
-    return out.new_empty((0, joint.shape[-1]), dtype=torch.float32) if partial is None else partial.sum(0)
+    return out.new_empty((0, joint.shape[-1]), dtype=torch.float32) if partial is None else column_sums(partial)
 
 
 def _weights(instead: Tensor, weights: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:

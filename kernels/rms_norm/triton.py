@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.core import launch
+from kernels.core.column_sums import column_sums
 from kernels.core.launch import fp32
 from kernels.core.launch_table import Launch, launch_of, multiprocessors
 
@@ -107,7 +108,7 @@ def backward(
         other.stride(0), flat.stride(0), len(flat), columns, ADD=grad_total is not None,
         RELOAD=columns > 8192, **_meta(columns, chosen),
     )  # fmt: skip
-    return partial.sum(0)
+    return column_sums(partial)
 
 
 def _flat(x: Tensor) -> Tensor:
