@@ -49,6 +49,7 @@ def steps() -> dict[str, tuple[Callable[..., Any], list[Tensor]]]:
             lambda a, b, c: kernels.split_heads(a, turns, (b, c), 1e-6),
             [drawn(2, 256, 4, 5, 64), torch.ones(64, device="cuda"), torch.ones(64, device="cuda")],
         ),
+        "embedding": (lambda a: kernels.embedding(target, a, torch.float16), [drawn(5000, 256)]),
         "gated_mlp": (kernels.gated_mlp, [x, drawn(2, 512, 1024, seed=4) / 32, drawn(1024, 512, seed=5) / 32]),
         "cross_entropy": (lambda a: kernels.cross_entropy(a, target), [drawn(512, 5000)]),
         "linear_cross_entropy": (
@@ -87,7 +88,7 @@ def test_captured_in_a_graph_and_replayed(name: str) -> None:
 @pytest.mark.parametrize("name", list(steps()) if torch.cuda.is_available() else [])
 def test_compiled_whole_with_changing_sizes(name: str) -> None:
     function, inputs = steps()[name]
-    if name not in {"rope", "split_heads", "gated_mlp", "cross_entropy", "linear_cross_entropy"}:
+    if name not in {"rope", "split_heads", "gated_mlp", "embedding", "cross_entropy", "linear_cross_entropy"}:
         # Other operations have targets, positions or weights, which do not shrink along.
         compiled = torch.compile(function, fullgraph=True, dynamic=True)
         for rows in (512, 300, 127):

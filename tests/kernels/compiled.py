@@ -21,6 +21,7 @@ from kernels.core import launch
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32",
+    torch.int16: "*i16",
     torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
 }  # fmt: skip
 

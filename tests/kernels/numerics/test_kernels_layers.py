@@ -197,3 +197,29 @@ def test_gated_mlp(shape: tuple[int, ...], hidden: int, out: int, dtype: torch.d
     x = drawn(*shape, dtype=dtype)
     gate_up, down = drawn(2, hidden, shape[-1], dtype=dtype, seed=1), drawn(out, hidden, dtype=dtype, seed=2)
     compare(kernels.gated_mlp, kernels.gated_mlp, [x, gate_up / 4, down / 4], ulps=8, factor=2.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width", "count"), [(40, 24, 300), (40000, 8, 70)])
+def test_embedding(rows: int, width: int, count: int, dtype: torch.dtype) -> None:
+    numbers = torch.randint(rows, (2, count), generator=torch.Generator().manual_seed(0))
+    numbers[0, count // 3 :] = 3  # more places than a program adds up
+    compare(
+        lambda table: kernels.embedding(numbers.to(table.device), table),
+        lambda table: F.embedding(numbers.to(table.device), table), [drawn(rows, width, dtype=dtype)], factor=2.0,
+    )  # fmt: skip
+
+
+def test_an_embedding_in_a_shorter_format_gathers_its_gradient_in_the_tables() -> None:
+    numbers, table = torch.arange(600, device=DEVICE) % 3, drawn(4, 8, dtype=torch.float32).to(DEVICE).requires_grad_()
+    found = kernels.embedding(numbers, table, torch.float16)
+    assert found.dtype == torch.float16
+    assert torch.equal(found, table.detach()[numbers].half())
+    (grad,) = torch.autograd.grad(found, table, torch.full_like(found, 0.25))
+    assert torch.equal(grad, torch.tensor([50.0, 50.0, 50.0, 0.0], device=DEVICE)[:, None].expand(4, 8))
+
+
+def test_a_number_without_a_row_gives_nan() -> None:
+    found = kernels.embedding(torch.tensor([2, -1, 4], device=DEVICE), drawn(4, 8, dtype=torch.float32).to(DEVICE))
+    assert found[1:].isnan().all()
+    assert not found[0].isnan().any()
