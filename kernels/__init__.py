@@ -12,7 +12,7 @@ from kernels.cross_entropy.logits import Details, cross_entropy
 from kernels.embedding.api import embedding
 from kernels.float8.api import Fp8, cast_fp8
 from kernels.heads.api import split_heads
-from kernels.rms_norm.api import add_rms_norm, rms_norm
+from kernels.rms_norm.api import add_rms_norm, fork_rms_norm, rms_norm
 from kernels.rope.api import rope
 from kernels.swiglu.api import swiglu
 from kernels.swiglu.gated_mlp import gated_mlp
@@ -25,6 +25,7 @@ __all__ = [
     "cast_fp8",
     "cross_entropy",
     "embedding",
+    "fork_rms_norm",
     "gated_mlp",
     "gradient_norm",
     "linear_cross_entropy",

@@ -1,7 +1,8 @@
 """Root-mean-square norm (Zhang and Sennrich 2019): x / sqrt(mean(x²) + eps) * weight over the last axis.
 
 Computed in fp32 whatever comes in. `add_rms_norm` adds the residual first and gives the sum back beside the normed
-value: one pass over memory where two operations would take two.
+value: one pass over memory where two operations would take two. `fork_rms_norm` gives its input back beside the normed
+value, so that the gradients of both come together in the pass that it takes anyway.
 """
 
 from __future__ import annotations
@@ -32,6 +33,20 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, dtype: torch.dtype | None
     use_dtensor(x, weight)
     normed: Tensor = _RMSNorm.apply(x, None, weight, eps, dtype)[1]  # type: ignore[no-untyped-call]
     return normed
+
+
+def fork_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x as it is and its normed value, whose gradients come together in one pass over memory.
+
+    x (…, width), weight (width,). The kernel runs in compiled code as well. Raises ValueError for shapes or devices
+    that do not fit.
+    """
+    _check(x, weight, x.dtype)
+    if not use_triton("fork_rms_norm", x, weight, refusal=_refusal(x, x.dtype)):
+        return x, reference(x, weight, eps, x.dtype)
+    use_dtensor(x, weight)
+    result: tuple[Tensor, Tensor] = _ForkRMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    return result
 
 
 def add_rms_norm(
@@ -137,6 +152,25 @@ class _RMSNorm(torch.autograd.Function):
             return grad_total, None, grad_weight, None, None
         grad_x, grad_residual = (grad_total.to(dtype) for dtype in ctx.dtypes)
         return grad_x, grad_residual, grad_weight, None, None
+
+
+class _ForkRMSNorm(torch.autograd.Function):
+    """(x, normed) by Triton."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        _, normed, rstd = _forward(x, None, weight, eps, x.dtype)
+        ctx.save_for_backward(x, weight, rstd)
+        ctx.set_materialize_grads(False)
+        return x.view_as(x), normed
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, weight, rstd = ctx.saved_tensors
+        if grads[1] is None:
+            return grads[0], None, None
+        return *_backward(grads[1], grads[0], x, weight, rstd), None
 
 
 @define("rms_norm(Tensor x, Tensor? residual, Tensor weight, float eps, ScalarType dtype) -> (Tensor, Tensor, Tensor)")

@@ -42,6 +42,7 @@ def steps() -> dict[str, tuple[Callable[..., Any], list[Tensor]]]:
     return {
         "rms_norm": (lambda a, w: kernels.rms_norm(a, w, 1e-6), [x, weight]),
         "add_rms_norm": (lambda a, b, w: kernels.add_rms_norm(a, b, w, 1e-6), [x, other, weight]),
+        "fork_rms_norm": (lambda a, w: kernels.fork_rms_norm(a, w, 1e-6), [x, weight]),
         "swiglu": (kernels.swiglu, [x, other]),
         "swiglu_packed": (kernels.swiglu, [x]),
         "rope": (lambda a, b: kernels.rope(a, b, turns), [q, k]),

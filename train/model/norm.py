@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from kernels.core.dtensor import local
-from kernels.rms_norm.api import add_rms_norm, rms_norm
+from kernels.rms_norm.api import add_rms_norm, fork_rms_norm, rms_norm
 from train.model.params import HubTensors, ParamSpec, parameter
 
 
@@ -20,6 +20,10 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the normed x, of the same shape."""
         return rms_norm(x, local(self.weight), self.eps)
+
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x and its normed value, of the same shape: one pass over memory for the gradients of both."""
+        return fork_rms_norm(x, local(self.weight), self.eps)
 
     def after(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Return x + residual and its normed value, of the same shape: one pass over memory for both."""

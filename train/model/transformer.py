@@ -138,7 +138,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, rope: Tensor | None, masks: Masks, *cache: KVCache) -> Tensor:
         """Return the residual stream (batch, length, width) after this block; see `Attention` for rope and masks."""
-        x, normed = self.mlp_norm.after(self.attention(self.attention_norm(x), rope, masks, *cache), x)
+        x, normed = self.attention_norm.fork(x)
+        x, normed = self.mlp_norm.after(self.attention(normed, rope, masks, *cache), x)
         after: Tensor = x + self.mlp(normed)
         return after
 

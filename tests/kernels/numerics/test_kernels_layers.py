@@ -36,6 +36,10 @@ def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     compare(functools.partial(kernels.rms_norm, eps=1e-6), norm, [x, weight], ulps=8)
     other = drawn(*shape, dtype=dtype, seed=2)
     compare(functools.partial(kernels.add_rms_norm, eps=1e-6), add_norm, [x, other, weight], ulps=8)
+    compare(
+        functools.partial(kernels.fork_rms_norm, eps=1e-6), lambda x, weight: (x * 1, norm(x, weight)), [x, weight],
+        ulps=8,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

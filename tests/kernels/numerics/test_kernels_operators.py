@@ -44,6 +44,7 @@ def calls() -> dict[str, Callable[[], Any]]:
     return {
         "rms_norm": lambda: backward(kernels.rms_norm(x, scale, 1e-6).sum()),
         "add_rms_norm": lambda: backward(sum(t.sum() for t in kernels.add_rms_norm(x, other, scale, 1e-6))),
+        "fork_rms_norm": lambda: backward(sum(t.sum() for t in kernels.fork_rms_norm(x * 1, scale, 1e-6))),
         "swiglu": lambda: backward(kernels.swiglu(x, other).sum()),
         "swiglu packed": lambda: backward(kernels.swiglu(x).sum()),
         "rope": lambda: backward(kernels.rope(q, k, table)[0].sum()),
