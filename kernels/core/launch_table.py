@@ -66,6 +66,7 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
     ),
     "column_sums": ((LARGEST, Launch(block=8, rows=128, warps=4)),),
     "swiglu": ((512, Launch(block=512, rows=4, warps=4)), (LARGEST, Launch(block=1024, warps=4))),
+    "gated_mlp_backward": ((LARGEST, Launch(block=64, rows=128, warps=8, stages=3)),),
     "adamw": ((LARGEST, Launch(block=2048, warps=2)),),
     "gradient_norm": ((LARGEST, Launch(block=8192, warps=8)),),
     "fp8_rowwise": (

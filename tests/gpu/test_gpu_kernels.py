@@ -52,6 +52,10 @@ def steps() -> dict[str, tuple[Callable[..., Any], list[Tensor]]]:
         ),
         "embedding": (lambda a: kernels.embedding(target, a, torch.float16), [drawn(5000, 256)]),
         "gated_mlp": (kernels.gated_mlp, [x, drawn(2, 512, 1024, seed=4) / 32, drawn(1024, 512, seed=5) / 32]),
+        "gated_mlp_kept": (
+            lambda a, b, c: kernels.gated_mlp(a.bfloat16(), b.bfloat16(), c.bfloat16(), keep=True),
+            [x, drawn(2, 512, 1024, seed=4) / 32, drawn(1024, 512, seed=5) / 32],
+        ),
         "cross_entropy": (lambda a: kernels.cross_entropy(a, target), [drawn(512, 5000)]),
         "linear_cross_entropy": (
             lambda a, w: kernels.linear_cross_entropy(a, w, target, z_loss=1e-4), [x, drawn(5000, 1024, seed=3)],
@@ -89,7 +93,15 @@ def test_captured_in_a_graph_and_replayed(name: str) -> None:
 @pytest.mark.parametrize("name", list(steps()) if torch.cuda.is_available() else [])
 def test_compiled_whole_with_changing_sizes(name: str) -> None:
     function, inputs = steps()[name]
-    if name not in {"rope", "split_heads", "gated_mlp", "embedding", "cross_entropy", "linear_cross_entropy"}:
+    if name not in {
+        "rope",
+        "split_heads",
+        "gated_mlp",
+        "gated_mlp_kept",
+        "embedding",
+        "cross_entropy",
+        "linear_cross_entropy",
+    }:
         # Other operations have targets, positions or weights, which do not shrink along.
         compiled = torch.compile(function, fullgraph=True, dynamic=True)
         for rows in (512, 300, 127):

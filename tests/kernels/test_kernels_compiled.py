@@ -21,6 +21,7 @@ from kernels.rms_norm import triton as rms_norm
 from kernels.rope import triton as rope
 from kernels.scale import triton as scaling
 from kernels.swiglu import triton as swiglu
+from kernels.swiglu import triton_product
 from tests.kernels.compiled import compiling
 
 BF16, FP32, ROWS = torch.bfloat16, torch.float32, 64
@@ -69,6 +70,11 @@ def splits(kv_heads: int, group: int, width: int, normed: bool) -> None:
     heads.backward(outs, joint, table, weights, 1e-6, room(*joint.shape))
 
 
+def gates_behind_a_product(tokens: int, hidden: int) -> None:
+    joint = room(tokens, 2 * hidden)
+    triton_product.gradient(room(tokens, 256), room(256, hidden), joint, room(*joint.shape))
+
+
 def lookups(width: int) -> None:
     numbers, table = torch.zeros(ROWS, dtype=torch.int64), room(512, width, dtype=FP32)
     embedding.forward(numbers, table, room(ROWS, width))
@@ -113,6 +119,8 @@ CASES: dict[str, Callable[[], None]] = {
     "splits of 64": lambda: splits(12, 1, 64, False),
     "splits of groups": lambda: splits(8, 4, 128, False),
     "splits with norms": lambda: splits(16, 1, 128, True),
+    "gates behind a product": lambda: gates_behind_a_product(256, 704),
+    "gates behind a product, ragged": lambda: gates_behind_a_product(200, 688),
     "lookups of 256": lambda: lookups(256),
     "lookups of 4096": lambda: lookups(4096),
     "steps in fp32": lambda: steps(FP32, FP32, False),

@@ -13,6 +13,7 @@ from kernels.swiglu.gated_mlp import gated_mlp
 from train.model.params import HubTensors, ParamSpec, parameter, same_tensor
 from train.precision.product import Product, shaped
 from train.spec import mup
+from train.spec.activations import keeps_hidden
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
 
@@ -33,6 +34,8 @@ class MLP(nn.Module):
         self.gate_up = parameter(ParamSpec("matrix", (2, hidden, width), std, tp_dim=1, fsdp_dim=1, hub=gate_and_up))
         std, down = mup.residual_std(config), same_tensor("mlp.down_proj.weight")
         self.down = parameter(ParamSpec("matrix", (width, hidden), std, tp_dim=1, hub=down))
+        self.keep = keeps_hidden(config)
+        """Whether the gated product is kept for the backward pass."""
         self.linear: dict[str, Product] = {"gate_up": F.linear, "down": F.linear}
         """How each weight is applied; set by train.precision.float8."""
 
@@ -42,7 +45,7 @@ class MLP(nn.Module):
         gate_up, down = shaped(self.gate_up, 2, -1, width), shaped(self.down, width, -1)
         first, second = self.linear["gate_up"], self.linear["down"]
         if first is F.linear and second is F.linear:
-            return gated_mlp(x, gate_up, down)
+            return gated_mlp(x, gate_up, down, keep=self.keep)
         return second(swiglu(first(x, gate_up.flatten(0, 1)), fuse=False), down)
 
 

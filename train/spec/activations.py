@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.spec.config import RunConfig
+from train.spec.config import ModelConfig, RunConfig
 from train.spec.counts import head_dim, kv_heads, mlp_width
 from train.spec.mesh import Axes
 
@@ -18,6 +18,18 @@ CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
 """The largest piece of logits that exists at a time, by device type [bytes] (kernels.cross_entropy.linear)."""
 _STATISTIC = 4
 """Bytes of a row's statistic: what a norm divides by, the log-sum-exp of a head's scores."""
+
+
+NARROW = 512
+"""The widest model whose feed-forward layers keep their gated product rather than make it again.
+
+Their products wait for memory, and there is enough of it: at 512 x 1,408 it takes 31 us of 262 less on an H200.
+"""
+
+
+def keeps_hidden(model: ModelConfig) -> bool:
+    """Say whether feed-forward layers keep their gated product for the backward pass (kernels.swiglu.gated_mlp)."""
+    return model.width <= NARROW
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ def _hidden(shape: Shape) -> int:
     """Return what is kept of the feed-forward layer's hidden channels beside gate and up."""
     if shape.reference:
         return 2 * shape.size * shape.hidden
-    return shape.size * shape.hidden if shape.fp8 else 0
+    return shape.size * shape.hidden if shape.fp8 or shape.width <= NARROW else 0
 
 
 def ends(config: RunConfig, device: str) -> int:

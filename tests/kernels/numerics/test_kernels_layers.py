@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernels
+from kernels.core.launch_table import Launch, override
 from kernels.rope.api import reference as plain_rope
+from kernels.swiglu.triton_product import fits
 from tests.kernels.oracle import DEVICE, DTYPES, INTERPRETED, compare
 
 SHAPES = [(1, 33), (3, 5, 64), (7, 127), (2, 4097), (0, 64)]
@@ -200,7 +202,21 @@ def test_heads_that_lie_apart_come_out_as_the_parts_that_they_are() -> None:
 def test_gated_mlp(shape: tuple[int, ...], hidden: int, out: int, dtype: torch.dtype) -> None:
     x = drawn(*shape, dtype=dtype)
     gate_up, down = drawn(2, hidden, shape[-1], dtype=dtype, seed=1), drawn(out, hidden, dtype=dtype, seed=2)
-    compare(kernels.gated_mlp, kernels.gated_mlp, [x, gate_up / 4, down / 4], ulps=8, factor=2.0)
+    for keep in (False, True):
+        layer = functools.partial(kernels.gated_mlp, keep=keep)
+        compare(layer, layer, [x, gate_up / 4, down / 4], ulps=8, factor=2.0)
+
+
+@pytest.mark.parametrize(("tokens", "width", "hidden"), [(32, 64, 32), (37, 32, 32), (32, 96, 40)])
+def test_a_gated_mlps_gradient_behind_its_product(tokens: int, width: int, hidden: int) -> None:
+    x, gate_up, down = (
+        drawn(*shape, dtype=torch.float16, seed=seed, scale=0.25)
+        for seed, shape in enumerate([(tokens, width), (2, hidden, width), (width, hidden)])
+    )
+    with override("gated_mlp_backward", Launch(block=16, rows=16, warps=4)):
+        assert fits(x, down, torch.empty(tokens, 2 * hidden, dtype=torch.float16))
+        layer = functools.partial(kernels.gated_mlp, keep=True)
+        compare(layer, layer, [x, gate_up, down], ulps=8, factor=2.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

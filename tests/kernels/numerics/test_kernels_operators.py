@@ -52,6 +52,9 @@ def calls() -> dict[str, Callable[[], Any]]:
         "split_heads normed": lambda: backward(kernels.split_heads(joint, table, (channels, channels), 1e-6)[0].sum()),
         "embedding": lambda: backward(kernels.embedding(target.clamp(min=0), x).sum()),
         "gated_mlp": lambda: backward(kernels.gated_mlp(x, drawn(2, 6, 16).requires_grad_(), drawn(8, 6)).sum()),
+        "gated_mlp kept": lambda: backward(
+            kernels.gated_mlp(x, drawn(2, 6, 16).requires_grad_(), drawn(8, 6), keep=True).sum()
+        ),
         "cross_entropy": lambda: backward(kernels.cross_entropy(x, target)),
         "cross_entropy none": lambda: backward(cast(Tensor, kernels.cross_entropy(x, target, reduction="none")).sum()),
         "cross_entropy in place": lambda: backward(kernels.cross_entropy(x * 1, target, in_place=True)),

@@ -18,7 +18,7 @@ from kernels.core import dispatch
 from train.model.transformer import Transformer
 from train.spec import activations
 from train.spec.config import DataConfig, ModelConfig, PrecisionConfig, RunConfig
-from train.spec.counts import block_weights
+from train.spec.counts import block_weights, mlp_width
 from train.spec.from_mapping import read
 from train.spec.yamlfile import read_mapping
 
@@ -139,6 +139,9 @@ def test_heads_of_odd_sizes_are_padded_on_cuda() -> None:
     assert more == 2 * (240 // 3 * 3 + 320) + 4 * 10, "a third of queries, keys, values; a padded result; more heads"
 
 
-def test_fp8_keeps_the_hidden_channels_once_more() -> None:
-    bf16, fp8 = (said(config_of(SMALL, name), "cuda")[0] for name in ("bf16", "fp8"))
-    assert fp8 - bf16 == 2 * 688
+@pytest.mark.parametrize(("width", "more"), [(512, 0), (544, 2 * 1456)])
+def test_fp8_and_narrow_models_keep_the_hidden_channels_once_more(width: int, more: int) -> None:
+    model = replace(SMALL, width=width)
+    bf16, fp8 = (said(config_of(model, name), "cuda")[0] for name in ("bf16", "fp8"))
+    assert mlp_width(model) == (1456 if more else 1376)
+    assert fp8 - bf16 == more

@@ -158,9 +158,9 @@ def test_a_pipeline_holds_the_micro_batches_that_wait() -> None:
 
 
 LENGTH = 128
-FP32 = 4 * (64 + 64 + 192 + 192 + 64 + 64 + 64 + 2 * 176) + 4 * (1 + 4 + 1)
+FP32 = 4 * (64 + 64 + 192 + 192 + 64 + 64 + 64 + 3 * 176) + 4 * (1 + 4 + 1)
 """Bytes that one block of MODEL keeps of a token on a GPU: each stream and its norm, queries, keys and values as one
-product and apart, attention, gate and up; two statistics of rows and one of each head."""
+product and apart, attention, gate, up and what they make; two statistics of rows and one of each head."""
 BF16 = FP32 // 2 + 2 * (1 + 4 + 1)
 INPUT = 4 * 64
 PRODUCTS = 4 * (64 + 192 + 64 + 64 + 2 * 176 + 64) + 4 * 4
