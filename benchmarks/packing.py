@@ -33,10 +33,10 @@ from study.job.packed import DEVICES, multi_process_service, numbered
 from study.planning.designs import family
 from sweeps.designs.isoflop import Shape
 from sweeps.designs.ladder import nearest
-from train.runtime.gpu_share import VARIABLE
 from train.spec import scaling_rules
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token
+from train.spec.gpu_share import VARIABLE
 from train.spec.resolve import resolve
 from train.spec.yamlfile import dump
 

@@ -22,10 +22,9 @@ from study.process.children import Signals
 from study.records import ledger
 from study.status.states import TURN_NEVER_CAME
 from study.storage.layout import StudyFolder
+from train.spec.gpu_share import VARIABLE
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
-SHARE = "STUDY_GPU_SHARE"
-"""Variable by which a trainer knows its part of a GPU's memory (train.runtime.gpu_share)."""
 
 
 def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Signals) -> int:
@@ -60,7 +59,7 @@ def places(batch: ledger.Batch, points: int, environment: dict[str, str], behind
     part = {}
     if gpus is not None and how != "own":  # of a lane that stays empty too: who shares what does not depend on others
         each = math.ceil(batch.lanes / len((visible or "").split(",")))
-        part = {SHARE: repr(1 / each)} if each > 1 else {}
+        part = {VARIABLE: repr(1 / each)} if each > 1 else {}
     made = []
     for lane in range(count):
         own = {} if gpus is None else {DEVICES: gpus[lane]}

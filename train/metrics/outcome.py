@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from train.metrics.validation import bits_per_byte
-from train.runtime import gpu_share
 from train.runtime.files import write_atomic
 from train.spec.config import RunConfig
 from train.spec.counts import FLOP_RULE, flops_per_token, params
+from train.spec.gpu_share import share
 from train.state import TrainState
 
 FORMAT = 1
@@ -64,7 +64,7 @@ def write(
         "device": device.type,
         "world_size": world_size,
     }
-    part = gpu_share.share(os.environ) if device.type == "cuda" else 1.0
+    part = share(os.environ) if device.type == "cuda" else 1.0
     if part < 1:  # of the GPU while it ended: others ran beside it
         described["gpu_share"] = part
     write_atomic(folder / "outcome.json", json.dumps(described, indent=1, allow_nan=False) + "\n")

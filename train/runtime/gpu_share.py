@@ -1,37 +1,15 @@
-"""The part of a GPU's memory that this process may take, where several runs have one GPU together.
+"""What this process may take of a GPU that it has with others (train.spec.gpu_share).
 
-Whoever starts them side by side says it in STUDY_GPU_SHARE, as a number of at most 1. Each sizes its micro-batch for
-that part, and one that wants more runs out of memory alone.
+Each sizes its micro-batch for its part, and one that wants more runs out of memory alone.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 
 import torch
 
-VARIABLE = "STUDY_GPU_SHARE"
-BESIDE = 1 << 30
-"""What a process holds on a GPU beside its tensors: CUDA's context, kernels, graphs [bytes]."""
-
-
-def share(environment: Mapping[str, str]) -> float:
-    """Return the part of its GPU that a process may take by its environment; 1.0: all. ValueError for no such part."""
-    said = environment.get(VARIABLE, "1")
-    try:
-        found = float(said)
-    except ValueError:
-        found = math.nan
-    if not 0 < found <= 1:
-        raise ValueError(f"{VARIABLE}={said!r} is not allowed: a number above 0, at most 1, or leave it unset")
-    return found
-
-
-def part(total: int, of_it: float) -> int:
-    """Return what the tensors of a process may take of `total` [bytes], where it has this share of the GPU."""
-    return total if of_it == 1 else max(0, int(total * of_it) - BESIDE)
+from train.spec.gpu_share import part, share
 
 
 def memory(device: torch.device) -> int:

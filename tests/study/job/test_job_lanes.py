@@ -48,6 +48,7 @@ from tests.study.support.studies import (
 )
 from tests.train.runs import REPOSITORY, finish, start, values, write_config
 from train.spec.config import RunConfig
+from train.spec.gpu_share import VARIABLE
 
 TURNS = {"pack": 2, "points_per_job": 9}
 
@@ -232,10 +233,10 @@ def test_lanes_that_share_a_gpu_have_a_part_of_its_memory(
     batch = Batch("b", "slurm", ("x", "y", "z"), 1.0, {"points_per_job": 5, "gpus_per_node": 1, **shape})
     made = packed.places(batch, 3, {packed.DEVICES: "2,3", "HOME": "/h"}, shape["pack_gpus"] == "mps")
     assert [place.environment[packed.DEVICES] for place in made] == seen
-    assert {place.environment.get(packed.SHARE) for place in made} == {share}
+    assert {place.environment.get(VARIABLE) for place in made} == {share}
     assert all(place.environment["HOME"] == "/h" for place in made)
     (place,) = packed.places(replace(batch, keys=("x",)), 1, {packed.DEVICES: "2,3"}, False)
-    assert place.environment.get(packed.SHARE) == share, "a lane that stays empty counts"
+    assert place.environment.get(VARIABLE) == share, "a lane that stays empty counts"
 
 
 def test_whatever_becomes_of_a_point_its_lane_takes_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,27 @@ def test_what_slurm_ended_goes_on_once(tmp_path: Path) -> None:
     assert events(study, "ended") == ledger_events(before, "ended"), "once"
 
 
+def test_points_whose_turn_never_came_go_on_without_having_failed(tmp_path: Path) -> None:
+    """One of three ran when the node died, one waited in the job, and one had been cancelled there."""
+    study, keys = submitted(tmp_path, (1, 2, 3), points_per_job=3)
+    attempt(study, keys[0])
+    ledger.append(study, "cancelled", keys=[keys[2]])
+    scheduler = Scheduler(sacct=sacct("7_0|NODE_FAIL|0:0|n1|b"), sbatch=Answer(0, "Submitted batch job 8\n"))
+    assert follow_up(study, scheduler) == 2
+    known = ledger.read(study)
+    assert [(end.key, end.kind) for end in known.history] == [(keys[0], "node_failure")]
+    assert {known.batches[known.current[key]].job_id for key in keys[:2]} == {"8"} and known.current[keys[2]] == "b"
+    assert known.batches[known.current[keys[1]]].points == 3
+
+
+def test_a_job_that_ends_gives_its_host_memory_to_those_side_by_side(tmp_path: Path) -> None:
+    study, (key, _) = submitted(tmp_path, (1, 2), pack=2)
+    study.peers_checked.touch()
+    attempt(study, key, ended={"state": "failed", "kind": "host_memory"})
+    after(work(study, key), 1, Ending(Kind.HOST_MEMORY), {"nodes": ["n1"], "memory_gb": 4.0}, services(Scheduler()))
+    assert ledger.read(study).waiting[key].resources["mem_gb"] == 3.0, "each had 2 GB: it gets half as much again"
+
+
 def ledger_events(data: bytes, kind: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in data.splitlines()]
     return [event for event in found if event["event"] == kind]

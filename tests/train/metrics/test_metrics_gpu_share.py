@@ -16,8 +16,8 @@ from study.records.point import point
 from study.records.points import append_points
 from study.storage.layout import StudyFolder
 from train.metrics import outcome
-from train.runtime.gpu_share import VARIABLE
 from train.spec.config import RunConfig
+from train.spec.gpu_share import VARIABLE
 from train.state import TrainState
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from train.runtime import gpu_share
+from train.spec.gpu_share import VARIABLE, share
 
 GIB = 1 << 30
 DEVICE = torch.device("cuda", 0)
@@ -25,7 +26,7 @@ def fractions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_run_alone_has_what_is_free(fractions: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(gpu_share.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     gpu_share.keep_to_it(DEVICE)
     assert (gpu_share.memory(DEVICE), gpu_share.room(DEVICE), fractions) == (80 * GIB, 66 * GIB, [])
 
@@ -34,7 +35,7 @@ def test_a_run_alone_has_what_is_free(fractions: list[float], monkeypatch: pytes
 def test_one_of_several_has_its_part_at_most(
     fractions: list[float], monkeypatch: pytest.MonkeyPatch, said: str, memory: int
 ) -> None:
-    monkeypatch.setenv(gpu_share.VARIABLE, said)
+    monkeypatch.setenv(VARIABLE, said)
     gpu_share.keep_to_it(DEVICE)
     assert (gpu_share.memory(DEVICE), gpu_share.room(DEVICE)) == (memory, min(memory, 66 * GIB))
     assert fractions == [memory / (80 * GIB)]
@@ -43,4 +44,4 @@ def test_one_of_several_has_its_part_at_most(
 @pytest.mark.parametrize("said", ["", "0", "-1", "1.5", "half", "nan"])
 def test_what_is_no_part_is_refused(said: str) -> None:
     with pytest.raises(ValueError, match=f"STUDY_GPU_SHARE='{said}' is not allowed"):
-        gpu_share.share({gpu_share.VARIABLE: said})
+        share({VARIABLE: said})

@@ -1,0 +1,30 @@
+"""The part of a GPU's memory that a process may take, where several runs have one GPU together.
+
+Whoever starts them side by side says it in STUDY_GPU_SHARE, as a number of at most 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+VARIABLE = "STUDY_GPU_SHARE"
+BESIDE = 1 << 30
+"""What a process holds on a GPU beside its tensors: CUDA's context, kernels, graphs [bytes]."""
+
+
+def share(environment: Mapping[str, str]) -> float:
+    """Return the part of its GPU that a process may take by its environment; 1.0: all. ValueError for no such part."""
+    said = environment.get(VARIABLE, "1")
+    try:
+        found = float(said)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= 1:
+        raise ValueError(f"{VARIABLE}={said!r} is not allowed: a number above 0, at most 1, or leave it unset")
+    return found
+
+
+def part(total: int, of_it: float) -> int:
+    """Return what the tensors of a process may take of `total` [bytes], where it has this share of the GPU."""
+    return total if of_it == 1 else max(0, int(total * of_it) - BESIDE)
