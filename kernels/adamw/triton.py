@@ -123,7 +123,7 @@ def adamw(
     last two.
     """
     lr, decay, beta1, beta2, eps, bias1, bias2 = numbers
-    found = tables(arrays)
+    found = tables(arrays, share=True)
     chosen = launch_of("adamw", found.span)
     weight, gradient, moment = (launch.language(arrays[i][0].dtype) for i in range(3))
     dummy = found.sizes

@@ -88,12 +88,15 @@ def span_of(elements: int, processors: int) -> int:
     return min(BLOCK, max(SHORTEST, 1 << max(share.bit_length() - 1, 0)))
 
 
-def tables(arrays: list[list[Tensor]]) -> Tables:
-    """Return the tables for arrays[i][j], the i-th array (weights, gradients, …) of tensor j."""
+def tables(arrays: list[list[Tensor]], *, share: bool = False) -> Tables:
+    """Return the tables for arrays[i][j], the i-th array (weights, gradients, …) of tensor j.
+
+    share: in blocks as short as gives every multiprocessor its own (`span_of`), else as long as can be.
+    """
     device = arrays[0][0].device
     addresses = tuple(tensor.data_ptr() for row in zip(*arrays, strict=True) for tensor in row)
     sizes = tuple(tensor.numel() for tensor in arrays[0])
-    span = span_of(sum(sizes), multiprocessors(device))
+    span = span_of(sum(sizes), multiprocessors(device)) if share else BLOCK
     owners, places = _blocks(sizes, span, device)
     aligned = all(a % 16 == 0 for a in addresses)
     return Tables(_on_device(addresses, device), _on_device(sizes, device), owners, places, aligned, span)

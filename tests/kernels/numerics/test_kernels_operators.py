@@ -168,7 +168,7 @@ def test_the_end_of_a_weight_of_more_than_2_to_the_31_elements(tmp_path: Path, m
     )
     numbers: dict[str, Any] = {"step": 3, "lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
     kernels.adamw_step(*([x] for x in last), grad_scale=torch.tensor(0.5), **numbers)
-    monkeypatch.setattr(adamw, "tables", lambda arrays: whole)
+    monkeypatch.setattr(adamw, "tables", lambda arrays, share: whole)
     with override("adamw", Launch(block=64)):
         kernels.adamw_step(*columns, grad_scale=torch.tensor(0.5), **numbers)
     assert all(torch.equal(x[start:], wanted) for (x,), wanted in zip(columns, last, strict=True))
