@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.cross_entropy.linear import linear_cross_entropy
-from kernels.embedding.api import embedding
 from train.model.attention.gqa import Attention
 from train.model.attention.kv_cache import KVCache
 from train.model.attention.masks import Masks, Sizes, make_masks
@@ -52,18 +52,17 @@ class Embedding(nn.Module):
             self.weight = parameter(ParamSpec("head", shape, mup.head_std(config), tp_dim=0, hub=hub))
         else:
             self.weight = parameter(ParamSpec("embedding", shape, 1.0, tp_dim=0, hub=hub))
-        self.lookup: Callable[[Tensor, Tensor], Tensor] | None = None
-        """How rows are found where each rank holds a part of the vocabulary; set by train.parallel.tensor."""
+        self.lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding
+        """How rows are found; train.parallel.tensor replaces it where each rank holds a part of the vocabulary."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the vectors (batch, length, width) of int64 tokens (batch, length), in the format of matrix products.
 
         The residual stream has one format from here on, whether autocast or the weights' own format says which.
         """
-        table = shaped(self.weight, -1, self.width)
-        device = table.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else table.dtype
-        return embedding(tokens, table, dtype) if self.lookup is None else self.lookup(tokens, table).to(dtype)
+        x = self.lookup(tokens, shaped(self.weight, -1, self.width))
+        device = x.device.type
+        return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 class LMHead(nn.Module):
