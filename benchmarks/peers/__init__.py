@@ -1,1 +1,1 @@
-"""What `benchmarks.trainer_peers` measures, and how each trainer is run: one process group a row."""
+"""How trainers and ways of doing a study are run beside ours, for `trainer_peers`, `small_models` and `study_peers`."""

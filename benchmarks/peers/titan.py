@@ -12,13 +12,13 @@ import os
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.peers.rows import SHAPES, Row, find
+from benchmarks.peers.rows import SHAPES, Row, Shape, find
 
 
 def _stub(name: str, **attributes: Any) -> None:
@@ -57,6 +57,13 @@ def arguments(row: Row) -> list[str]:
 
 def prepare(row: Row) -> Any:
     """Return torchtitan's Trainer class, timed, its llama family extended by the row's shape, its data replaced."""
+    shape = SHAPES[row.shape]
+    trainer = extended(row.shape, shape, lambda rank: RandomTokens(shape.vocabulary, shape.length, rank))
+    return _timed(trainer, row)
+
+
+def extended(flavor: str, shape: Shape, rows: Callable[[int], Any]) -> Any:
+    """Return torchtitan's Trainer class with this flavor of its llama and these rows of a data-parallel rank."""
     _stub("datasets", Dataset=object, load_dataset=None)
     _stub("datasets.distributed", split_dataset_by_node=None)
     _stub("torch.utils.tensorboard", SummaryWriter=object)
@@ -65,9 +72,8 @@ def prepare(row: Row) -> Any:
     from torchtitan.models.llama3 import TransformerModelArgs, llama3_args
     from torchtitan.train import Trainer
 
-    shape = SHAPES[row.shape]
     model = shape.model
-    llama3_args[row.shape] = TransformerModelArgs(
+    llama3_args[flavor] = TransformerModelArgs(
         dim=model.width,
         n_layers=model.layers,
         n_heads=model.width // (model.head_dim or 1),
@@ -83,20 +89,19 @@ def prepare(row: Row) -> Any:
         spec.build_tokenizer_fn = spec.build_validator_fn = None
 
         def data(dp_world_size: int, dp_rank: int, tokenizer: Any, job_config: Any) -> Any:
-            dataset = RandomTokens(shape.vocabulary, shape.length, dp_rank)
             batch = job_config.training.local_batch_size
-            return ParallelAwareDataloader(dataset, dp_rank, dp_world_size, batch_size=batch, num_workers=2)
+            return ParallelAwareDataloader(rows(dp_rank), dp_rank, dp_world_size, batch_size=batch, num_workers=2)
 
         spec.build_dataloader_fn = data
         return spec
 
     specs.get_train_spec = replaced
-    return _timed(Trainer, row)
+    return Trainer
 
 
 def _hidden(width: int, hidden: int) -> dict[str, Any]:
     """Return the settings by which torchtitan's rule arrives at this hidden width."""
-    for factor, multiple in ((None, 256), (1.3, 1024), (None, 64)):
+    for factor, multiple in ((None, 256), (1.3, 1024), (None, 64), (None, 16)):
         wanted = int(2 * 4 * width / 3)
         wanted = wanted if factor is None else int(factor * wanted)
         if -(-wanted // multiple) * multiple == hidden:
