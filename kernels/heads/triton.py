@@ -194,12 +194,14 @@ def _plan(
     batch, length, kv_heads, places, width = joint.shape
     tokens, group = batch * length, places - 2
     chosen = launch_of(kernel, kv_heads * width)
+    heads, pairs = min(chosen.rows, triton.next_power_of_2(group * kv_heads)), triton.next_power_of_2(width // 2)
     meta = {
         "NORM": weights is not None,
-        "HEADS": min(chosen.rows, triton.next_power_of_2(group * kv_heads)),
+        "HEADS": heads,
         "KEYS": min(chosen.rows, triton.next_power_of_2(kv_heads)),
-        "PAIRS": triton.next_power_of_2(width // 2),
-        "num_warps": chosen.warps,
+        "PAIRS": pairs,
+        # A warp holds 1,024 numbers of each of its tensors: shared keys may have many queries.
+        "num_warps": max(chosen.warps, 2 * heads * pairs // 1024),
     }
     programs = min(tokens, chosen.programs * multiprocessors(joint.device)) if weights is not None else tokens
     turns_batch = turns.shape[1] * width if turns.dim() == 4 else 0

@@ -119,6 +119,8 @@ CASES: dict[str, Callable[[], None]] = {
     "splits of 64": lambda: splits(12, 1, 64, False),
     "splits of groups": lambda: splits(8, 4, 128, False),
     "splits with norms": lambda: splits(16, 1, 128, True),
+    "splits of small heads with norms": lambda: splits(16, 1, 32, True),
+    "splits of wide groups with norms": lambda: splits(4, 4, 128, True),
     "gates behind a product": lambda: gates_behind_a_product(256, 704),
     "gates behind a product, ragged": lambda: gates_behind_a_product(200, 688),
     "lookups of 256": lambda: lookups(256),
