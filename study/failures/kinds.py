@@ -171,7 +171,7 @@ FAILURES: Mapping[Kind, Failure] = {
     ),
     Kind.GPU_MEMORY: Failure(
         help="out of the GPU's memory",
-        rule="stop",
+        rule="again 1",  # with a smaller micro-batch, which the run has written down (train.memory.micro_batch)
         told_by=LAST_ERROR,
         patterns=r"(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory|OutOfMemoryError|"
         r"cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"

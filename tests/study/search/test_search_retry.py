@@ -47,7 +47,8 @@ def ends(*kinds: str, saved: int = 0) -> list[RecordedFailure]:
         ("preempted", [], {"preempted": "stop"}, "failed"),
         ("interrupted", ["interrupted"] * 50, {}, "lost"),  # a worker was told to stop: not the trial's end
         ("held", ["held"] * 50, {}, "lost"),  # whoever has the run advances it
-        ("gpu_memory", [], {}, "failed"),
+        ("gpu_memory", [], {}, "lost"),
+        ("gpu_memory", ["gpu_memory"], {}, "failed"),
         ("host_memory", [], {}, "lost"),
     ],
 )
