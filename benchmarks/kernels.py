@@ -264,8 +264,7 @@ def shapes(parameters: int) -> list[tuple[int, ...]]:
     return found  # type: ignore[return-value]
 
 
-def optimizer_cases(parameters: int) -> list[Case]:
-    sizes = shapes(parameters)
+def optimizer_cases(sizes: list[tuple[int, ...]]) -> list[Case]:
     count = sum(a * (b[0] if b else 1) for a, *b in sizes)
     numbers: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 
@@ -354,13 +353,13 @@ def cases(small: bool) -> list[Case]:
     if small:
         return [
             linear_case(96, 32, 301, 1.0, peers), loss_case(32, 301, 1.0, peers), *norm_cases(32, 64, peers),
-            *gate_cases(16, 64, peers), rope_case(16, peers), *heads_cases(16), *optimizer_cases(10**5),
+            *gate_cases(16, 64, peers), rope_case(16, peers), *heads_cases(16), *optimizer_cases(shapes(10**5)),
             *cast_cases(32, 64),
         ]  # fmt: skip
     return [
         linear_case(16384, 4096, 128256, 74e-3, peers), linear_case(4096, 4096, 128256, 18e-3, peers),
         loss_case(16384, 128256, 2.4e-3, peers), *norm_cases(16384, 4096, peers), *gate_cases(16384, 14336, peers),
-        rope_case(16384, peers), *heads_cases(65536), *optimizer_cases(10**9), *cast_cases(16384, 4096),
+        rope_case(16384, peers), *heads_cases(65536), *optimizer_cases(shapes(10**9)), *cast_cases(16384, 4096),
     ]  # fmt: skip
 
 

@@ -18,7 +18,16 @@ from typing import Any
 import torch
 
 from benchmarks._kernels_timing import Case, Variant, Witness, measure
-from benchmarks.kernels import cast_cases, gate_cases, heads_cases, loss_case, norm_cases, optimizer_cases, rope_case
+from benchmarks.kernels import (
+    cast_cases,
+    gate_cases,
+    heads_cases,
+    loss_case,
+    norm_cases,
+    optimizer_cases,
+    rope_case,
+    shapes,
+)
 from kernels.core.launch_table import TABLE, Launch, override
 
 
@@ -40,7 +49,7 @@ def searches(small: bool) -> list[tuple[Case, int, str, list[Launch]]]:
     rows, width, hidden, vocabulary = (32, 64, 64, 301) if small else (16384, 4096, 14336, 128256)
     norm, norm_both, add_both = norm_cases(rows, width, None)
     gate, packed = gate_cases(rows, hidden, None)
-    length, step, _ = optimizer_cases(10**5 if small else 10**9)
+    length, step, _ = optimizer_cases(shapes(10**5 if small else 10**9))
     by_row, transposed, by_tensor = cast_cases(rows, width)
     forward = grid(warps=[2, 4, 8], programs=[0], rows=[1, 2]) + grid(warps=[4, 8], programs=[2, 4], stages=[2, 3])
     backward = grid(warps=[4, 8, 16], programs=[1, 2], stages=[1, 2, 3]) + grid(
