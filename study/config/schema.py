@@ -122,7 +122,11 @@ class ClusterConfig:
         "GPUs; mps: they share them through NVIDIA's multi-process service",
         ("own", "slices", "mps"),
     )
-    auto: tuple[str, ...] = key((), "resources sized for each point: any of gpus, memory, time; [all] for the three")
+    auto: tuple[str, ...] = key(
+        (),
+        "resources sized for each point: any of gpus, memory, time, [all] for the three; pack: how many points of one "
+        "process share a GPU, where that was measured to pay",
+    )
     margin: float = key(1.5, "auto: factor on the expected time and memory")
     gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
     warm: bool = key(

@@ -13,9 +13,10 @@ from study.config.schema import ClusterConfig
 from study.executors import job_spec_of, load
 from study.executors.base import Site
 from study.executors.job_spec import JobSpec
-from study.planning.estimate import Speed, rows, speed
+from study.planning import packing
+from study.planning.estimate import Speed, on_gpu, rows, speed
 from study.planning.ranks import estimated_flops
-from study.planning.turns import dealt, longest_lane
+from study.planning.turns import alike, dealt, longest_lane
 from study.records.point import Point
 from study.storage.layout import StudyFolder
 from train.spec import mesh
@@ -37,18 +38,20 @@ MOST_RANKS = 4096
 class Sized:
     """One array's worth of points: their shape, their keys, and what it was sized from, in words.
 
-    held: what each GPU of the largest point is planned to hold; None without GPUs.
+    held: what each GPU of the largest point is planned to hold; None without GPUs. shared: who shares a GPU and why.
     """
 
     shape: JobSpec
     keys: tuple[str, ...]
     why: str = ""
     held: Footprint | None = None
+    shared: str = ""
 
 
 def parts(cluster: ClusterConfig) -> frozenset[str]:
-    """Return what is to be sized: of gpus, memory, time."""
-    return frozenset({"gpus", "memory", "time"} if "all" in cluster.auto else cluster.auto)
+    """Return what is to be sized: of gpus, memory, time, pack."""
+    named = frozenset(cluster.auto)
+    return named - {"all"} | {"gpus", "memory", "time"} if "all" in named else named
 
 
 def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site) -> list[Sized]:
@@ -58,21 +61,24 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
     whose job could never start at this site.
     """
     base = job_spec_of(cluster)
+    if "pack" in parts(cluster) and cluster.pack > 1:
+        raise ValueError(f"cluster.auto=[pack] chooses cluster.pack, which is {cluster.pack}: leave out one of the two")
     if not parts(cluster) or not points:
         _refuse(base, site)
         return [_of(base, _in_turn(base, points)) if base.takes_turns else _of(base, points)] if points else []
+    whole_jobs = base.takes_turns or "pack" in parts(cluster)
     kinds: dict[bool, Speed] = {}
     by_shape: dict[JobSpec, list[tuple[Point, float]]] = {}
     for point, row in zip(points, rows(points, {}), strict=True):
-        sized = layout(cluster, point.config, site)
+        sized = packed(layout(cluster, point.config, site), point.config, site)
         gpu = sized.gpus_per_node > 0
         if gpu not in kinds:
             kinds[gpu] = speed(folder, point.config, sized)
         seconds = replace(kinds[gpu], ranks=ranks(sized)).seconds(row)
-        # Of points that follow each other only the whole job has a time.
-        shape = size(sized, point.config, None if base.takes_turns else seconds, site)
+        # Of points that follow each other, or were brought together here, only the whole job has a time.
+        shape = size(sized, point.config, None if whole_jobs else seconds, site)
         by_shape.setdefault(shape, []).append((point, seconds))
-    if base.takes_turns:
+    if whole_jobs:
         by_shape = _by_job(by_shape, cluster, site)
     for shape in by_shape:
         _refuse(shape, site)
@@ -83,16 +89,24 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
 def _by_job(
     by_shape: Mapping[JobSpec, Sequence[tuple[Point, float]]], cluster: ClusterConfig, site: Site
 ) -> dict[JobSpec, list[tuple[Point, float]]]:
-    """Return points that follow each other by the shape of their jobs with its time, each job's together."""
+    """Return points by the shape of their jobs with its time, each job's together."""
     found: dict[JobSpec, list[tuple[Point, float]]] = {}
-    for shape, there in by_shape.items():
-        for places in dealt([seconds for _, seconds in there], shape.points):
+    for asked, there in by_shape.items():
+        shape = _no_emptier(asked, len(there)) if "pack" in parts(cluster) else asked
+        seconds = [seconds for _, seconds in there]
+        for places in (dealt if shape.takes_turns else alike)(seconds, shape.points):
             mine = [there[place] for place in places]
             whole = shape
             if "time" in parts(cluster):
-                whole = _timed(shape, _job_minutes([seconds for _, seconds in mine], shape, cluster), site)
+                whole = _timed(shape, _job_minutes([each for _, each in mine], shape, cluster), site)
             found.setdefault(whole, []).extend(mine)
     return found
+
+
+def _no_emptier(shape: JobSpec, points: int) -> JobSpec:
+    """Return the shape with no more lanes than these points fill, evenly."""
+    lanes = min(shape.pack, points) if shape.takes_turns else -(-points // -(-points // shape.pack))
+    return replace(shape, pack=lanes, pack_gpus=shape.pack_gpus if lanes > 1 else "own")
 
 
 def _in_turn(shape: JobSpec, points: Sequence[Point]) -> list[Point]:
@@ -119,7 +133,17 @@ def _of(shape: JobSpec, points: Sequence[Point], why: str = "") -> Sized:
         world = shape.nodes * shape.tasks_per_node
         needs = [footprint(p.config, mesh.axes(p.config.parallel, world), "cuda") for p in points]
         held = max(needs, key=lambda need: need.total)
-    return Sized(shape, tuple(point.key for point in points), why, held)
+    return Sized(shape, tuple(point.key for point in points), why, held, _shared(shape, points))
+
+
+def _shared(shape: JobSpec, points: Sequence[Point]) -> str:
+    """Return who shares a GPU and what that was measured to gain, in words; nothing where nobody does."""
+    if shape.pack == 1 or shape.pack_gpus == "own":
+        return ""
+    table = packing.GAINS.get(shape.pack_gpus, {})
+    gains = [packing.gain(packing.step_flops(point.config), shape.pack, table) for point in points]
+    told = f": together {min(gains):.2f} times one, as measured on an H200" if min(gains) else ""
+    return f"{shape.pack} points share each GPU ({shape.pack_gpus}){told}"
 
 
 def check_ranks(cluster: ClusterConfig, run: RunConfig, world: int) -> None:
@@ -145,6 +169,24 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
     each = largest or NODE_GPUS
     nodes = next(n for n in range(-(-world // each), world + 1) if world % n == 0)
     return replace(cluster, nodes=nodes, gpus_per_node=world // nodes, tasks_per_node=world // nodes)
+
+
+def packed(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
+    """Return the cluster section with how many points like this one share a GPU, where that is to be chosen."""
+    alone = (cluster.nodes, cluster.tasks_per_node, cluster.gpus_per_node) == (1, 1, 1)
+    if "pack" not in parts(cluster) or not alone or not on_gpu(run, cluster):
+        return cluster
+
+    def together(count: int, way: str = "slices") -> ClusterConfig:
+        return replace(cluster, pack=count, pack_gpus=way)
+
+    def allowed(count: int) -> bool:
+        if cluster.points_per_job is not None and count > cluster.points_per_job:
+            return False
+        return site.check(size(together(count), run, None, site)) is None
+
+    found = packing.choose(run, cluster.gpu_memory_gb, allowed)
+    return cluster if found is None else together(found.pack, found.way)
 
 
 def size(cluster: ClusterConfig, run: RunConfig, seconds: float | None, site: Site) -> JobSpec:

@@ -24,6 +24,12 @@ def dealt(sizes: Sequence[float], points: int) -> list[list[int]]:
     return jobs
 
 
+def alike(sizes: Sequence[float], points: int) -> list[list[int]]:
+    """Return which points begin together in a job, by their places, so that those of a job take similar time."""
+    places = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    return [places[first : first + points] for first in range(0, len(places), points)]
+
+
 def longest_lane(seconds: Sequence[float], lanes: int) -> float:
     """Return how long a job takes whose lanes take the next of these points, in this order, when they are free."""
     busy = [0.0] * lanes

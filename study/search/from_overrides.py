@@ -134,6 +134,8 @@ def _check(config: StudyConfig, space: Mapping[str, Domain]) -> None:
         raise ValueError(
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
         )
+    if "pack" in config.cluster.auto:
+        raise ValueError("cluster.auto=[pack] is not allowed in a search, whose units run apart: leave pack out")
     for name in ("pack", "points_per_job"):
         if (getattr(config.cluster, name) or 1) > 1:
             raise ValueError(

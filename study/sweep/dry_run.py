@@ -54,8 +54,11 @@ def asked(sized: Sequence[Sized]) -> str:
         hours[unit] += jobs * each
         several = "jobs" if jobs != 1 else "job"
         lines.append(f"  {jobs:,} {several}{_points(one)} of {described(one.shape)}: {jobs * each:,.4g} {unit}")
+        if one.shared:
+            lines.append(f"    {one.shared}")
         if one.held is not None:
-            lines.append(f"    each GPU is planned to hold {one.held.total / 1e9:,.3g} GB: {in_words(one.held)}")
+            who = "point" if one.shared else "GPU"
+            lines.append(f"    each {who} is planned to hold {one.held.total / 1e9:,.3g} GB: {in_words(one.held)}")
     head = " and ".join(f"{value:,.4g} {unit}" for unit, value in hours.items())
     why = next((f"; time {one.why}" for one in sized if one.why), "")
     return "\n".join([f"Asked if every job runs to its time limit: {head}{why}", *lines])

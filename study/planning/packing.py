@@ -1,0 +1,99 @@
+"""Points of one process that share a GPU: where that pays, how many, and by which way. Pure.
+
+A small model's step leaves most of a GPU idle, and several processes may fill it. What that gains is taken from what
+was measured and from nothing else: by time slices four of the smallest runs do less together than one alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from train.spec.config import RunConfig
+from train.spec.counts import flops_per_token
+from train.spec.gpu_share import part
+from train.spec.mesh import Axes
+from train.spec.micro_batch import SHARE, need
+
+Gains = Mapping[str, Mapping[float, Mapping[int, float]]]
+"""Tokens/s of runs side by side over those of one alone: by way, FLOPs of a step, number of runs."""
+
+GAINS: Gains = {"slices": {1.03e11: {4: 0.92}}, "mps": {1.03e11: {4: 1.56}, 2.3e12: {4: 1.07}}}
+"""On H200s in bf16 (benchmarks/results/packing.txt): the first size by benchmarks/packing.py.
+
+The second by the records of a study, as FLOP/s of four over those of the largest of them alone: at most so much.
+"""
+REACH = 2.0
+"""Steps of so many times more or fewer FLOPs than any that was measured are taken to gain as much; beyond, nothing."""
+MEASURED = ("bf16", "fp16")
+"""Precisions that the figures hold for."""
+WORTH = 1.2
+"""The least gain for which runs share a GPU: each takes longer for it."""
+NEARLY = 0.97
+"""Of the best gain: fewer runs do as well that reach it."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How many points share a GPU, how (`cluster.pack_gpus`), and what they do together over one alone."""
+
+    pack: int
+    way: str
+    gain: float
+
+
+def choose(
+    config: RunConfig,
+    gpu_memory_gb: float,
+    allowed: Callable[[int], bool] = lambda count: True,
+    gains: Gains | None = None,
+) -> Packing | None:
+    """Return how points like this one share a GPU of so much memory; None: each has its own.
+
+    allowed: whether a job of so many could start. gains: None: GAINS.
+    """
+    gains = GAINS if gains is None else gains
+    if config.precision.name not in MEASURED:
+        return None
+    flops = step_flops(config)
+    counts = sorted({count for table in gains.values() for each in table.values() for count in each})
+    fitting = [count for count in counts if fits(config, gpu_memory_gb, count) and allowed(count)]
+    found = [Packing(count, way, gain(flops, count, table)) for count in fitting for way, table in gains.items()]
+    best = max((one.gain for one in found), default=0.0)
+    if best < WORTH:
+        return None
+    return next(one for one in found if one.gain >= NEARLY * best)
+
+
+def step_flops(config: RunConfig) -> float:
+    """Return the training FLOPs of what goes through the model at once: a step, or the micro-batch that is given."""
+    length, micro = config.data.sequence_length, config.parallel.micro_batch_sequences
+    tokens = config.batch.tokens
+    assert tokens is not None, "the config is resolved"
+    return float(tokens if micro is None else min(tokens, micro * length)) * flops_per_token(
+        config.model, config.data.vocab_size, length
+    )
+
+
+def fits(config: RunConfig, gpu_memory_gb: float, count: int) -> bool:
+    """Whether so many have room for a step each that is not cut, as the measured runs had."""
+    needed, tokens = need(config, Axes()), config.batch.tokens
+    assert tokens is not None, "the config is resolved"
+    sequences = config.parallel.micro_batch_sequences or -(-tokens // config.data.sequence_length)
+    return needed.fixed + sequences * needed.sequence <= SHARE * part(round(gpu_memory_gb * 1e9), 1 / count)
+
+
+def gain(flops: float, count: int, table: Mapping[float, Mapping[int, float]]) -> float:
+    """Return what `count` runs with steps of so many FLOPs do together over one alone, between what was measured.
+
+    On a logarithmic scale of FLOPs. 0.0: nobody has measured that.
+    """
+    measured = sorted((at, each[count]) for at, each in table.items() if count in each)
+    if not measured or not measured[0][0] / REACH <= flops <= measured[-1][0] * REACH:
+        return 0.0
+    above = next((place for place, (at, _) in enumerate(measured) if at >= flops), None)
+    if above is None or above == 0:
+        return measured[-1 if above is None else 0][1]
+    (low, before), (high, after) = measured[above - 1], measured[above]
+    return before + (after - before) * math.log(flops / low) / math.log(high / low)
