@@ -80,6 +80,11 @@ def gradient_kernel(
     tl.store(out + number * columns + column, total.to(out.dtype.element_ty), mask=column < columns)
 
 
+def key_of(rows: int) -> torch.dtype:
+    """Return the shortest format for numbers of rows: a radix sort passes over keys once for every byte."""
+    return torch.int16 if rows < 1 << 15 else torch.int32
+
+
 def forward(numbers: Tensor, table: Tensor, out: Tensor) -> None:
     """Fill out (count, columns) with the rows of numbers (count,); all contiguous."""
     columns = table.shape[1]
@@ -93,8 +98,7 @@ def forward(numbers: Tensor, table: Tensor, out: Tensor) -> None:
 def backward(grad: Tensor, numbers: Tensor, out: Tensor) -> None:
     """Fill out (rows, columns) from the gradients (count, columns) of the rows of numbers; all contiguous."""
     rows, columns = out.shape
-    # A radix sort passes over keys once for every byte that they have.
-    ordered, places = torch.sort(numbers.to(torch.int16 if rows < 1 << 15 else torch.int32), stable=True)
+    ordered, places = torch.sort(numbers.to(key_of(rows)), stable=True)
     starts = torch.searchsorted(ordered, torch.arange(rows + 1, dtype=ordered.dtype, device=ordered.device))
     chosen = launch_of("embedding_backward", columns)
     meta = {
