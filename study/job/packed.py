@@ -76,7 +76,7 @@ def _hand_back(study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], sig
     if kind in (Kind.TIME_LIMIT, Kind.PREEMPTED):
         from study.reconcile.dependencies import queued_again
 
-        ledger.extend(study, [queued_again(batch, keys, TURN_NEVER_CAME)])
+        ledger.extend(study, [queued_again(study, batch, keys, TURN_NEVER_CAME)])
 
 
 def devices(visible: str | None, count: int, each: int, how: str | None = "own") -> list[str] | None:

@@ -12,6 +12,7 @@ from study.reconcile.services import Services
 from study.records import ledger, lineage
 from study.records.ledger import Batch, Ledger
 from study.records.points import load_points
+from study.records.settings import load_submission
 from study.status.observer import Observer
 from study.status.states import STRANDED
 from study.storage.files import read_json
@@ -69,11 +70,12 @@ def take_back(folder: StudyFolder, services: Services) -> None:
     for status in observer.statuses():
         if status.why in STRANDED:
             stranded.setdefault(known.current[status.key], []).append(status.key)
-    ledger.extend(folder, [queued_again(known.batches[name], keys) for name, keys in stranded.items()])
+    ledger.extend(folder, [queued_again(folder, known.batches[name], keys) for name, keys in stranded.items()])
 
 
-def queued_again(batch: Batch, keys: Sequence[str], why: str = "") -> dict[str, Any]:
+def queued_again(folder: StudyFolder, batch: Batch, keys: Sequence[str], why: str = "") -> dict[str, Any]:
     """Return the event by which points of a batch wait again for what they were submitted with."""
     resources = {name: value for name, value in batch.resources.items() if name != "dependency"}
-    asked = {"resources": resources, "executor": batch.executor, "code": batch.code, "parallel": None}
+    parallel = load_submission(folder).cluster.array_parallelism
+    asked = {"resources": resources, "executor": batch.executor, "code": batch.code, "parallel": parallel}
     return {"event": "waiting", "name": batch.name, "keys": list(keys), "why": why, **asked}

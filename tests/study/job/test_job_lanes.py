@@ -159,7 +159,7 @@ def test_points_whose_turn_has_not_come_wait_again_unless_somebody_may_mean_them
     assert list(known.waiting) == (list(keys.values()) if again else [])
     assert not known.ends, "nobody's failure"
     for asked in known.waiting.values():
-        assert (asked.why, asked.executor) == (TURN_NEVER_CAME, "slurm")
+        assert (asked.why, asked.executor, asked.parallel) == (TURN_NEVER_CAME, "slurm", 256)
         assert asked.resources["points_per_job"] == 9 and "dependency" not in asked.resources
 
 
@@ -243,7 +243,7 @@ def test_whatever_becomes_of_a_point_its_lane_takes_the_next(tmp_path: Path, mon
     seeds = [HANGS, KILLS_ITSELF, 1, FAILS, 2, OUT_OF_MEMORY, DIVERGES, 3, 4]
     study, keys = submitted(tmp_path, seeds, hang_floor_seconds=3.0)
     study.study.write_text(
-        "cluster: {executor: slurm}\nretry: {killed: stop, hang: stop}\ntracking: {enabled: false}\n"
+        "cluster: {executor: slurm}\nretry: {killed: stop, hang: stop, gpu_memory: stop}\ntracking: {enabled: false}\n"
     )
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
