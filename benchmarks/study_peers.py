@@ -224,7 +224,8 @@ def about() -> str:
         except PackageNotFoundError:
             found.append(f"no {name}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{datetime.datetime.now(datetime.UTC).date()}, {os.cpu_count()} cores, {device}\n{', '.join(found)}"
+    today, load = datetime.datetime.now(datetime.UTC).date(), os.getloadavg()[0]
+    return f"{today}, {os.cpu_count()} cores (load before the run: {load:.1f}), {device}\n{', '.join(found)}"
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -41,12 +41,18 @@ def preset() -> list[StudyPoint]:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[StudyPoint]:
-    """Six points of some steps over a corpus that is there."""
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root with a corpus of made-up tokens that data=bytes data.name=fake names."""
     root = tmp_path_factory.mktemp("data")
     write_corpus(root, 257, train_tokens=4000, validation_tokens=1000)
     (root / "fake-bpe257").rename(root / "fake-bytes257")
-    return design((*TINY, f"runtime.data_root={root}"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def tiny(made_up: Path) -> list[StudyPoint]:
+    """Six points of some steps over a corpus that is there."""
+    return design((*TINY, f"runtime.data_root={made_up}"))
 
 
 def study_of(points: list[StudyPoint], folder: Path, **given: Any) -> Study:
@@ -98,19 +104,25 @@ def test_the_scripts_learning_rate_is_the_projects(preset: list[StudyPoint]) -> 
 
 def test_the_script_trains_a_point_and_writes_its_result(tiny: list[StudyPoint], tmp_path: Path) -> None:
     point = tiny[0]
-    settings = script_settings(point)
-    corpus = titan_settings(point, tmp_path)
-    name_space = SimpleNamespace(**{**settings, "model": Model(**settings["model"])})
-    config = SimpleNamespace(
-        point=name_space, out=tmp_path, compile=False, train=corpus["train"], validation=corpus["validation"]
-    )
-    loss = train(config)
+    loss = train(as_hydra_gives_it(point, tmp_path))
     result = json.loads((tmp_path / point.name / "result.json").read_text(encoding="utf-8"))
     log = (tmp_path / point.name / "log.csv").read_text(encoding="utf-8").splitlines()
     assert result["loss"] == loss
     assert result["tokens"] == point.tokens
     assert loss < float(log[1].split(",")[2])  # of the first step
     assert sum(line.split(",")[3] != "nan" for line in log[1:]) >= 2
+
+
+def as_hydra_gives_it(point: StudyPoint, folder: Path, *, compiled: bool = False) -> SimpleNamespace:
+    """Return the script's config for a point whose corpus is prepared."""
+    settings, files = script_settings(point), titan_settings(point, folder)
+    return SimpleNamespace(
+        point=SimpleNamespace(**{**settings, "model": Model(**settings["model"])}),
+        out=folder,
+        compile=compiled,
+        train=files["train"],
+        validation=files["validation"],
+    )
 
 
 class Model(dict[str, Any]):
