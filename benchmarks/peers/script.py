@@ -142,11 +142,11 @@ def factor(step: int, steps: int, warmup: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 
-def held_out_loss(model: nn.Module, rows: Tensor, batch: int, device: str, context: Any) -> float:
+def held_out_loss(model: nn.Module, rows: Tensor, device: str, context: Any) -> float:
     """Return the mean loss of rows [nats/token]."""
     total = 0.0
     with torch.no_grad(), context:
-        for part in torch.split(rows, batch):
+        for part in torch.split(rows, 32):
             tokens = part.to(device)
             total += float(model(tokens[:, :-1], tokens[:, 1:].contiguous())) * len(part)
     return total / len(rows)
@@ -193,7 +193,7 @@ def train(config: Any) -> float:
             due = (step + 1) * point.evaluations // point.steps > step * point.evaluations // point.steps
             if due or step % 10 == 0:
                 now, last = loss.item(), time.time()
-                found = held_out_loss(model, rows, point.batch, device, context) if due else found
+                found = held_out_loss(model, rows, device, context) if due else found
                 evaluating += time.time() - last
                 log.writerow([step, (step + 1) * tokens[:, 1:].numel(), now, found, time.time() - began])
                 file.flush()

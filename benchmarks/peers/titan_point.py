@@ -64,7 +64,7 @@ def held_out(trainer: Any, settings: dict[str, Any]) -> float:
     tokens = Tokens(settings["validation"], settings["length"]).spread(settings["validation_rows"])
     total, model = 0.0, trainer.model_parts[0]
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), trainer.maybe_enable_amp:
-        for part in torch.split(tokens, settings["batch"]):
+        for part in torch.split(tokens, 32):
             rows = part.to(trainer.device)
             logits = model(rows[:, :-1]).flatten(0, 1).float()
             total += float(torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten(), reduction="sum"))
