@@ -15,10 +15,10 @@ Each begins with empty caches of compiled code, on a queue without its predecess
 written to OUT/study_peers.txt, with what earlier commands with the same `out` found of other ways. Without a SLURM the
 throwaway one of the tests is started. The corpus is prepared before the clocks start.
 
-On two cores without a GPU, some minutes:
+On two cores without a GPU, six minutes (benchmarks/results/study_peers_cpu.txt):
 
-    python -m benchmarks.study_peers gpus=0 cpus=1 mem_gb=1.5 ways=ours,hydra_submitit budgets=2e10,6e10,2e11 \
-        points="data=bytes data.sequence_length=128 model.head_dim=4 search.width_step=4 precision=fp32"
+    python -m benchmarks.study_peers gpus=0 cpus=1 mem_gb=1.5 ways=ours,hydra_submitit budgets=2e10,6e10,2e11 \\
+    ratios=10,40,160 points="data=bytes data.sequence_length=128 model.head_dim=4 search.width_step=4 precision=fp32"
 """
 
 from __future__ import annotations
