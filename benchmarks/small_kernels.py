@@ -3,8 +3,7 @@
     python -m benchmarks.small_kernels [--shapes 256x4 384x6] [--only TEXT] [--small]
 
 Timed as in benchmarks.kernels: CUDA graphs, inputs larger than the cache, medians of interleaved rounds. Of the gated
-layer, both ways of keeping what its backward pass needs; of embeddings, our kernel beside torch's, which the trainer
-uses.
+layer, both ways of keeping what its backward pass needs.
 """
 
 from __future__ import annotations
@@ -79,26 +78,6 @@ def layer_case(tokens: int, width: int, hidden: int) -> Case:
     return Case(f"SwiGLU layer f+b, {tokens} x {width} x {hidden}", floor, make, variants(both, ways))
 
 
-def embedding_case(tokens: int, width: int, vocabulary: int, often: float) -> Case:
-    """Rows of a table in bf16; `often`: the share of tokens that are one and the same."""
-
-    def make() -> Any:
-        numbers = torch.randint(vocabulary, (tokens,), device=DEVICE)
-        numbers[torch.rand(tokens, device=DEVICE) < often] = 7
-        table = drawn(vocabulary, width, dtype=torch.float32)
-        return {"x": [table], "rest": [numbers], "up": [drawn(tokens, width)]}
-
-    def ours(table: Tensor, numbers: Tensor) -> Tensor:
-        return kernels.embedding(numbers, table, DTYPE)
-
-    def plain(table: Tensor, numbers: Tensor) -> Tensor:
-        return F.embedding(numbers, table).to(DTYPE)
-
-    floor = (4 * tokens * width + 4 * vocabulary * width) / BYTES
-    name = f"embedding f+b, {tokens} x {width} of {vocabulary}, {often:.0%} of one number"
-    return Case(name, floor, make, variants(both, {"ours": ours, "torch": plain}))
-
-
 def weights_of(shape: Shape) -> list[tuple[int, ...]]:
     """Return the shapes of a model's weights."""
     with torch.device("meta"):
@@ -117,7 +96,6 @@ def cases(shape: Shape, tokens: int) -> list[Case]:
         heads_case(tokens, width // model.head_dim, 1, model.head_dim, False),
         layer_case(tokens, width, hidden),
         loss_case(tokens, shape.vocabulary, 0.0, None),
-        *(embedding_case(tokens, width, shape.vocabulary, often) for often in (0.0, 0.1)),
         *optimizer_cases(weights_of(shape)),
     ]
 

@@ -9,7 +9,6 @@ from kernels.adamw.gradient_norm import gradient_norm
 from kernels.core.dispatch import use
 from kernels.cross_entropy.linear import linear_cross_entropy
 from kernels.cross_entropy.logits import Details, cross_entropy
-from kernels.embedding.api import embedding
 from kernels.float8.api import Fp8, cast_fp8
 from kernels.heads.api import split_heads
 from kernels.rms_norm.api import add_rms_norm, fork_rms_norm, rms_norm
@@ -24,7 +23,6 @@ __all__ = [
     "add_rms_norm",
     "cast_fp8",
     "cross_entropy",
-    "embedding",
     "fork_rms_norm",
     "gated_mlp",
     "gradient_norm",

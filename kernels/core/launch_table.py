@@ -77,12 +77,6 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
     ),
     "fp8_tiles": ((LARGEST, Launch(block=64, rows=128, warps=4)),),
     "fp8_rows": ((LARGEST, Launch(block=1024, rows=4, warps=4)),),
-    "embedding": ((256, Launch(rows=16, warps=4)), (1024, Launch(rows=4, warps=4)), (LARGEST, Launch(warps=8))),
-    "embedding_backward": (
-        (256, Launch(rows=16, warps=4)),
-        (1024, Launch(rows=8, warps=4)),
-        (LARGEST, Launch(rows=2, warps=8)),
-    ),
     "scaled": ((LARGEST, Launch(block=4096, warps=4, programs=32)),),
 }
 """(largest size, launch) in ascending order, by kernel."""

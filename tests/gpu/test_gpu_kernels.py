@@ -50,7 +50,6 @@ def steps() -> dict[str, tuple[Callable[..., Any], list[Tensor]]]:
             lambda a, b, c: kernels.split_heads(a, turns, (b, c), 1e-6),
             [drawn(2, 256, 4, 5, 64), torch.ones(64, device="cuda"), torch.ones(64, device="cuda")],
         ),
-        "embedding": (lambda a: kernels.embedding(target, a, torch.float16), [drawn(5000, 256)]),
         "gated_mlp": (kernels.gated_mlp, [x, drawn(2, 512, 1024, seed=4) / 32, drawn(1024, 512, seed=5) / 32]),
         "gated_mlp_kept": (
             lambda a, b, c: kernels.gated_mlp(a.bfloat16(), b.bfloat16(), c.bfloat16(), keep=True),
@@ -98,7 +97,6 @@ def test_compiled_whole_with_changing_sizes(name: str) -> None:
         "split_heads",
         "gated_mlp",
         "gated_mlp_kept",
-        "embedding",
         "cross_entropy",
         "linear_cross_entropy",
     }:

@@ -14,7 +14,6 @@ from kernels.adamw import triton as adamw
 from kernels.adamw import triton_gradient_norm as gradient_norm
 from kernels.cross_entropy.math import Options, Rows, whole
 from kernels.cross_entropy.triton import Kernels
-from kernels.embedding import triton as embedding
 from kernels.float8 import triton as fp8
 from kernels.heads import triton as heads
 from kernels.rms_norm import triton as rms_norm
@@ -75,12 +74,6 @@ def gates_behind_a_product(tokens: int, hidden: int) -> None:
     triton_product.gradient(room(tokens, 256), room(256, hidden), joint, room(*joint.shape))
 
 
-def lookups(width: int) -> None:
-    numbers, table = torch.zeros(ROWS, dtype=torch.int64), room(512, width, dtype=FP32)
-    embedding.forward(numbers, table, room(ROWS, width))
-    embedding.backward(room(ROWS, width), numbers, table)
-
-
 def steps(weight: torch.dtype, moment: torch.dtype, master: bool) -> None:
     arrays = [[room(4096, dtype=dtype)] for dtype in (weight, weight, moment, moment)]
     seed = 5 if weight == BF16 and not master else None
@@ -123,8 +116,6 @@ CASES: dict[str, Callable[[], None]] = {
     "splits of wide groups with norms": lambda: splits(4, 4, 128, True),
     "gates behind a product": lambda: gates_behind_a_product(256, 704),
     "gates behind a product, ragged": lambda: gates_behind_a_product(200, 688),
-    "lookups of 256": lambda: lookups(256),
-    "lookups of 4096": lambda: lookups(4096),
     "steps in fp32": lambda: steps(FP32, FP32, False),
     "steps in bf16": lambda: steps(BF16, BF16, False),
     "steps with masters": lambda: steps(BF16, FP32, True),

@@ -11,7 +11,6 @@ from torch import Tensor
 
 import kernels
 from kernels.core.launch_table import Launch, override
-from kernels.embedding.triton import key_of
 from kernels.rope.api import reference as plain_rope
 from kernels.swiglu.triton_product import fits
 from tests.kernels.oracle import DEVICE, DTYPES, INTERPRETED, compare
@@ -218,34 +217,3 @@ def test_a_gated_mlps_gradient_behind_its_product(tokens: int, width: int, hidde
         assert fits(x, down, torch.empty(tokens, 2 * hidden, dtype=torch.float16))
         layer = functools.partial(kernels.gated_mlp, keep=True)
         compare(layer, layer, [x, gate_up, down], ulps=8, factor=2.0)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_embedding(dtype: torch.dtype) -> None:
-    numbers = torch.randint(40, (2, 300), generator=torch.Generator().manual_seed(0))
-    numbers[0, 100:] = 3  # more places than a program adds up
-    compare(
-        lambda table: kernels.embedding(numbers.to(table.device), table),
-        lambda table: F.embedding(numbers.to(table.device), table), [drawn(40, 24, dtype=dtype)], factor=2.0,
-    )  # fmt: skip
-
-
-def test_the_numbers_of_an_embeddings_rows_are_sorted_as_short_keys() -> None:
-    for rows in (2, 2**15 - 1, 2**15, 2**31 - 1):
-        assert torch.iinfo(key_of(rows)).max >= rows, "the end of the last row's places is searched for"
-    assert key_of(8192).itemsize == 2
-
-
-def test_an_embedding_in_a_shorter_format_gathers_its_gradient_in_the_tables() -> None:
-    numbers, table = torch.arange(600, device=DEVICE) % 3, drawn(4, 8, dtype=torch.float32).to(DEVICE).requires_grad_()
-    found = kernels.embedding(numbers, table, torch.float16)
-    assert found.dtype == torch.float16
-    assert torch.equal(found, table.detach()[numbers].half())
-    (grad,) = torch.autograd.grad(found, table, torch.full_like(found, 0.25))
-    assert torch.equal(grad, torch.tensor([50.0, 50.0, 50.0, 0.0], device=DEVICE)[:, None].expand(4, 8))
-
-
-def test_a_number_without_a_row_gives_nan() -> None:
-    found = kernels.embedding(torch.tensor([2, -1, 4], device=DEVICE), drawn(4, 8, dtype=torch.float32).to(DEVICE))
-    assert found[1:].isnan().all()
-    assert not found[0].isnan().any()

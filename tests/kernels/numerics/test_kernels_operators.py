@@ -50,7 +50,6 @@ def calls() -> dict[str, Callable[[], Any]]:
         "rope": lambda: backward(kernels.rope(q, k, table)[0].sum()),
         "split_heads": lambda: backward(sum(t.sum() for t in kernels.split_heads(joint, table))),
         "split_heads normed": lambda: backward(kernels.split_heads(joint, table, (channels, channels), 1e-6)[0].sum()),
-        "embedding": lambda: backward(kernels.embedding(target.clamp(min=0), x).sum()),
         "gated_mlp": lambda: backward(kernels.gated_mlp(x, drawn(2, 6, 16).requires_grad_(), drawn(8, 6)).sum()),
         "gated_mlp kept": lambda: backward(
             kernels.gated_mlp(x, drawn(2, 6, 16).requires_grad_(), drawn(8, 6), keep=True).sum()
