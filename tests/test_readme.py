@@ -120,6 +120,7 @@ def test_the_main_job_stopped_twice_run_again_and_with_a_changed_value(checkout:
     assert "train next" in said
     assert "report.html" in said
     assert "mlflow ui" in said
+    assert "/runs?viewStateShareKey=study&workflowType=machine_learning" in said
     assert (checkout / "reports" / "isoflop" / "report.html").stat().st_size > 10_000
     assert len(outcomes_of(checkout)) == 9
     assert outcomes_of(checkout).items() > done.items(), "what was done was not done again"

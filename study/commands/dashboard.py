@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from study.commands import add_json, add_study, emit
-from study.config.dotted import flat
-from study.records.points import load_points
 from study.records.settings import find_study, load_submission, reference
 from study.storage.files import last_lines
 from study.storage.layout import StudyFolder
@@ -62,14 +59,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _first_sync(folder: StudyFolder, uri: str, syncer: SyncProcess, stop: StopSignal) -> str:
-    """Return the id of the study's experiment, once the store holds it. Raises ValueError where that cannot be."""
+    """Return the id of the study's experiment, once the store has its view. Raises ValueError where that cannot be."""
     from study.config.tracking_uri import identity, shown, sqlite_file
     from study.tracking import state
 
     limit, database = time.monotonic() + SYNC_SECONDS, sqlite_file(uri)
     while True:
         known = state.load(folder.tracking).stores.get(identity(uri))
-        if known is not None and known.experiment and (database is None or database.exists()):
+        if known is not None and known.shown and (database is None or database.exists()):
             return known.experiment
         if stop.requests:
             raise KeyboardInterrupt
@@ -80,20 +77,11 @@ def _first_sync(folder: StudyFolder, uri: str, syncer: SyncProcess, stop: StopSi
 
 
 def _show(folder: StudyFolder, uri: str, address: str, experiment: str, machine: bool) -> None:
-    """Write the study's view and say where to look."""
+    """Say where to look."""
     from study.config.tracking_uri import shown
-    from study.tracking import mlflow_view
+    from study.tracking.mlflow_view import page
 
-    configs = [flat(asdict(point.config)) for point in load_points(folder).values()]
-    parameters = mlflow_view.varying(configs)
-    dashboard.set_tag(
-        address, experiment, mlflow_view.TAG + mlflow_view.KEY, mlflow_view.encode(mlflow_view.view(parameters))
-    )
-    dashboard.set_tag(address, experiment, *mlflow_view.KIND)
-    table, charts = (
-        mlflow_view.page(shown(address), experiment),
-        mlflow_view.page(shown(address), experiment, charts=True),
-    )
+    table, charts = page(shown(address), experiment), page(shown(address), experiment, charts=True)
     if machine:
         emit("dashboard", folder, {"store": shown(uri), "experiment": experiment, "table": table, "charts": charts})
     else:

@@ -16,6 +16,7 @@ from study.config.tracking_uri import ui_command
 from study.records.settings import load_submission
 from study.storage.layout import StudyFolder
 from study.text import duration
+from study.tracking.links import study_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,5 +142,11 @@ def _answer(root: Path, report: Path) -> None:
     print()
     print(summary(fit))
     print(f"Report   {root / report / 'report.html'}")
-    opened = ui_command(load_submission(StudyFolder(root / "runs" / report.name)).tracking.uri)
-    print(f"Runs     {'.venv/bin/' if opened.startswith('mlflow ') else ''}{opened}")
+    study = StudyFolder(root / "runs" / report.name)
+    uri = load_submission(study).tracking.uri
+    opened, page = ui_command(uri), study_page(study, uri)
+    if not opened.startswith("mlflow "):
+        print(f"Runs     {page or opened}")
+        return
+    print(f"Runs     .venv/bin/{opened}")
+    print(f"         then open {page}" if page else "         python -m study sync has not sent them yet")

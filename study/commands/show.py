@@ -126,11 +126,12 @@ def mlflow(folder: StudyFolder, key: str) -> dict[str, Any] | None:
     """Return where MLflow shows a run, by what the syncer wrote down; None where it has not been sent."""
     from study.config.tracking_uri import is_server
     from study.tracking import state
+    from study.tracking.mlflow_view import run_page
 
     for store, entry in state.load(folder.tracking).stores.items():
         run = entry.runs.get(key)
         if run is not None:
-            page = f"#/experiments/{entry.experiment}/runs/{run.id}"
+            page = run_page(entry.experiment, run.id)
             link = f"{store.rstrip('/')}/{page}" if is_server(store) else None
             return {"store": store, "experiment": entry.experiment, "run": run.id, "page": page, "link": link}
     return None

@@ -13,6 +13,7 @@ from typing import Any
 from study.config.tracking_uri import DEFAULT, resolve, shown, ui_command
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
+from study.tracking.links import study_page
 from study.tracking.syncer import address
 
 OK, REFUSED, USAGE, BROKEN, AWAY = 0, 1, 2, 70, 75
@@ -84,6 +85,8 @@ def _summary(folder: StudyFolder, uri: str, done: Any) -> int:
         f"{folder.name}: {done.started} of {done.points} runs in {shown(uri)} "
         f"({done.created} new, {done.values:,} new values); open it with: {ui_command(uri)}"
     )
+    if page := study_page(folder, uri):
+        print(f"{folder.name}: its page is then {page}")
     if done.unreadable:
         print(f"{folder.name}: {done.unreadable} lines of metrics.jsonl are not records: passed over", file=sys.stderr)
     for text in done.refused:

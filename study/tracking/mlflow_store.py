@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from study.config import tracking_uri as address
 from study.storage.secrets import Redact
+from study.tracking import mlflow_view
 from study.tracking.metrics_reader import Value
 from study.tracking.sqlite import create_database, tune
 from study.tracking.store import RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
@@ -89,6 +90,13 @@ class MlflowStore:
                 f"`mlflow experiments restore --experiment-id {found.experiment_id}`, or name the study otherwise"
             )
         return str(found.experiment_id)
+
+    def describe(self, experiment: str, tags: Mapping[str, str]) -> None:
+        """Set tags of an experiment that differ; a description that a person wrote stays."""
+        held = self._call(lambda: self._client.get_experiment(experiment)).tags
+        for name, value in tags.items():
+            if held.get(name) != value and (name != mlflow_view.NOTE or mlflow_view.may_replace(held.get(name, ""))):
+                self._call(partial(self._client.set_experiment_tag, experiment, name, value))
 
     def alive(self, run: str, study_id: str) -> bool:
         """Return whether the run exists and carries this `study_id`."""

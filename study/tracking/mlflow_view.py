@@ -1,7 +1,9 @@
-"""How MLflow's pages show a study: columns, order and charts, as the shared view that its address names. Pure.
+"""How MLflow's pages show a study: saved views with columns, order and charts, and a description with links. Pure.
 
-MLflow keeps a shared view as a tag of the experiment, `mlflow.sharedViewState.<key>`, that holds the page's state, and
-opens it at `#/experiments/<id>/runs?viewStateShareKey=<key>`.
+MLflow keeps a saved view as a tag of the experiment, `mlflow.sharedViewState.<key>`, that holds its name and the page's
+state. It lists these under "Views", and opens one at `#/experiments/<id>/runs?viewStateShareKey=<key>`. Which pages a
+browser shows, those for training or those for language model applications, is up to the address (`workflowType`), else
+to what was chosen in that browser last; the experiment's kind decided it in earlier versions.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from typing import Any
 TAG = "mlflow.sharedViewState."
 KEY = "study"
 KIND = ("mlflow.experimentKind", "custom_model_development")
-"""The tag by which MLflow shows the pages for training runs, not those for language model applications."""
+"""The tag by which earlier versions of MLflow show the pages for training runs."""
+NOTE = "mlflow.note.content"
+TRAINING = "workflowType=machine_learning"
+SIGNED = "*`study sync` writes this description; without this line it is left as it is.*"
 LOSS, TRAIN, TOKENS = "validation_loss", "train_loss", "tokens"
 COLUMNS = ("tags.`state`", f"metrics.`{LOSS}`", f"metrics.`{TRAIN}`", f"metrics.`{TOKENS}`")
 AFTER = ("attributes.`Duration`", "tags.`attempt`", "tags.`nodes`")
@@ -26,7 +31,43 @@ MOST_RUNS = 20
 def page(server: str, experiment: str, charts: bool = False) -> str:
     """Return the address of a study's page, as a table or with its charts."""
     mode = "&compareRunsMode=CHART" if charts else ""
-    return f"{server.rstrip('/')}/#/experiments/{experiment}/runs?viewStateShareKey={KEY}{mode}"
+    return f"{server.rstrip('/')}/#/experiments/{experiment}/runs?viewStateShareKey={KEY}&{TRAINING}{mode}"
+
+
+def run_page(experiment: str, run: str) -> str:
+    """Return the page of a run, as it goes behind the server's address."""
+    return f"#/experiments/{experiment}/runs/{run}?{TRAINING}"
+
+
+def experiment_tags(study: str, experiment: str, parent: str, configs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the tags by which the pages of a study's experiment show it; `parent`: the study's own run."""
+    state = view(varying(configs))
+    return {
+        KIND[0]: KIND[1],
+        TAG + KEY: saved_view(f"Runs of {study}", state, 1),
+        NOTE: _note(study, experiment, parent),
+    }
+
+
+def saved_view(name: str, state: Mapping[str, Any], number: int) -> str:
+    """Return a view as the tag's value; the one with the highest number is listed first."""
+    return json.dumps({"name": name, "createdAt": number, "updatedAt": number, "state": encode(state)})
+
+
+def may_replace(note: str) -> bool:
+    """Return whether a description is one of ours, or none at all: what a person wrote stays."""
+    return not note.strip() or SIGNED in note
+
+
+def _note(study: str, experiment: str, parent: str) -> str:
+    """Return the description that all pages of the experiment show; of it, until it is opened, the first line."""
+    links = {
+        "Runs": page("", experiment).lstrip("/"),
+        "Charts": page("", experiment, charts=True).lstrip("/"),
+        "Report and config": run_page(experiment, parent),
+    }
+    line = " · ".join(f"[{name}]({link})" for name, link in links.items())
+    return f"**{study}** — {line}\n\n{SIGNED}\n"
 
 
 def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,8 +1,7 @@
-"""MLflow's own server for a study's store, on this machine's loopback only, and the study's view written into it."""
+"""MLflow's own server for a study's store, on this machine's loopback only."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -111,18 +110,6 @@ def why_no_answer(address: str) -> str:
         return "" if error.code in (401, 403) else f"{address} answers {error.code}"
     except (OSError, ValueError) as error:
         return f"{address} does not answer: {error}"
-
-
-def set_tag(address: str, experiment: str, key: str, value: str) -> None:
-    """Write a tag of an experiment. Raises ValueError where the server refuses."""
-    body = json.dumps({"experiment_id": experiment, "key": key, "value": value}).encode()
-    url = f"{address.rstrip('/')}/api/2.0/mlflow/experiments/set-experiment-tag"
-    try:
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
-        with urllib.request.urlopen(request, timeout=60):
-            pass
-    except OSError as error:
-        raise ValueError(f"{address}: the study's view could not be written: {error}") from None
 
 
 def _any_left(process: subprocess.Popen[bytes]) -> bool:

@@ -29,11 +29,15 @@ class RunState:
 
 @dataclass
 class StoreState:
-    """One store: the experiment, the parent run, the runs by point key, and the report's files that were sent."""
+    """One store: the experiment, the parent run, the runs by point key, and the report's files that were sent.
+
+    shown: digest of how the experiment was told to show the study.
+    """
 
     experiment: str = ""
     parent: str = ""
     parent_sent: str = ""
+    shown: str = ""
     files: dict[str, str] = field(default_factory=dict)
     runs: dict[str, RunState] = field(default_factory=dict)
 

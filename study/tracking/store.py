@@ -41,6 +41,9 @@ class Store(Protocol):
     def experiment(self, name: str) -> str:
         """Return the id of the experiment, made if there is none. Raises ValueError if it was deleted."""
 
+    def describe(self, experiment: str, tags: Mapping[str, str]) -> None:
+        """Set tags of an experiment that differ; a description that a person wrote stays."""
+
     def alive(self, run: str, study_id: str) -> bool:
         """Return whether the run exists and carries this `study_id`."""
 

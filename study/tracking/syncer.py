@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
+import json
 import os
 import time
 import uuid
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from study.config.dotted import flat
 from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
 from study.executors.jobs import QueueView
 from study.records.point import Point
@@ -22,6 +25,7 @@ from study.storage.secrets import Redact, redactor
 from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
 from study.tracking.mapping import PARENT, RunSummary, identity_tags, of_search, run_name, run_summary, study_summary
+from study.tracking.mlflow_view import experiment_tags
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
@@ -29,6 +33,9 @@ from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAway
 
 FAILURES = 3
 """Runs in a row at which a store fails before a pass is given up."""
+
+MOST_COMPARED = 1000
+"""Points of a large study that are looked at for what tells its points apart."""
 
 SAVE_SECONDS = 2.0
 """Time between writings of the state file: what a kill costs is sending this much again."""
@@ -85,6 +92,7 @@ class Syncer:
         self._refused: dict[str, str] = {}
         self._states: dict[str, str] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
+        self._described = -1  # points that the experiment's view was made of
 
     def sync(self, wait: float = -1) -> Synced:
         """Make one pass, waiting `wait` seconds for another syncer's pass to end (-1: for ever), then TimeoutError.
@@ -99,6 +107,7 @@ class Syncer:
                 return Synced()
             target = self._target()
             shipper = Shipper(self._store, self._redact)
+            self._describe(target)
             created = self._sync_runs(target, shipper)
             try:
                 self._sync_parent(target, shipper)
@@ -159,6 +168,22 @@ class Syncer:
         self._state.stores[self._name] = target
         self._trusted, self._verified, self._dirty = False, True, True
         return target
+
+    def _describe(self, target: StoreState) -> None:
+        """Tell the experiment how to show the study: by what tells its points apart, which new points may change."""
+        if target.shown and self._described == len(self._source.points):
+            return
+        points = list(self._source.points.values())
+        configs = [flat(point.raw) for point in points[:: -(-len(points) // MOST_COMPARED)]]
+        tags = experiment_tags(self._folder.name, target.experiment, target.parent, configs)
+        digest = hashlib.sha256(json.dumps(tags).encode()).hexdigest()[:16]
+        if target.shown != digest:
+            try:
+                self._store.describe(target.experiment, tags)
+            except (RunGoneError, RunRefusedError) as error:
+                raise StoreAwayError(f"the experiment cannot be described: {error}") from None
+            target.shown, self._dirty = digest, True
+        self._described = len(self._source.points)
 
     def _sync_runs(self, target: StoreState, shipper: Shipper) -> int:
         """Bring every run up to date; return how many runs were made. StoreAwayError, in the end, where one failed.
@@ -308,7 +333,7 @@ def is_all_sent(folder: StudyFolder) -> bool:
             return False
         target = memory.load(folder.tracking).stores.get(identity(uri))
         database = sqlite_file(uri)
-        if target is None or (database is not None and not database.exists()):
+        if target is None or not target.shown or (database is not None and not database.exists()):
             return False
         source = Source(folder, lambda batches: QueueView())
         source.refresh(())

@@ -32,6 +32,7 @@ class FakeRun:
 @dataclass
 class FakeStore:
     runs: dict[str, FakeRun] = field(default_factory=dict)
+    described: dict[str, str] = field(default_factory=dict)
     calls: int = 0
     die_at: int = -1
     die_after: bool = False
@@ -41,6 +42,9 @@ class FakeStore:
 
     def experiment(self, name: str) -> str:
         return self._call(lambda: f"x-{name}")
+
+    def describe(self, experiment: str, tags: Mapping[str, str]) -> None:
+        self._call(lambda: self.described.update(tags))
 
     def alive(self, run: str, study_id: str) -> bool:
         def look() -> bool:

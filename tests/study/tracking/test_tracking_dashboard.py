@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from study.storage.layout import StudyFolder
+from study.tracking.mlflow_view import run_page
 from tests.analysis.report.test_report_browser import BROWSER, Browser
 from tests.study.support.studies import environment, make_study, study_command
 from tests.study.tracking.test_tracking_server import SMALL, free_port
@@ -100,6 +101,11 @@ def test_the_page_shows_the_runs_with_their_columns_and_charts(
     browser = Browser(tmp_path / "profile")
     try:
         table = seen(browser, said["table"], ("matching runs", "model.width", "validation_loss"))["text"]
+        assert "Traces" not in table.partition("Model registry")[0].partition("Models")[0], "not the GenAI pages"
+        assert "Judges" not in table
+        home = said["table"].partition("/#/")[0]
+        plain = seen(browser, f"{home}/#/experiments/{said['experiment']}", ("Judges", "seen", "Charts"))["text"]
+        assert "Runs · Charts · Report and config" in plain, "the way from where MLflow starts"
         assert table.index("seed=1") > table.index("validation_loss"), "the runs stand below the columns"
         assert "Error loading shared view state" not in table
         assert [table.index(loss) for loss in ("\n2\n", "\n3\n")] == sorted(table.index(x) for x in ("\n2\n", "\n3\n"))
@@ -110,7 +116,6 @@ def test_the_page_shows_the_runs_with_their_columns_and_charts(
     failed = [e["params"]["response"] for e in browser.events if e.get("method") == "Network.responseReceived"]
     assert [r["url"] for r in failed if r["status"] >= 500] == []
     asked = [e["params"]["request"]["url"] for e in browser.events if e.get("method") == "Network.requestWillBeSent"]
-    home = said["table"].partition("/#/")[0]
     assert {url for url in asked if not url.startswith((home, "data:", "blob:", "about:"))} == set()
 
 
@@ -124,7 +129,7 @@ def test_ctrl_c_ends_all_of_it(study: StudyFolder, dashboard: tuple[subprocess.P
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(said["table"].partition("/#/")[0].rpartition(":")[2]))) != 0
     found = json.loads(study_command("show", "seen", said_key(study), "--json", cwd=study.path.parents[1]).stdout)
-    assert found["mlflow"]["page"] == f"#/experiments/{said['experiment']}/runs/{found['mlflow']['run']}"
+    assert found["mlflow"]["page"] == run_page(said["experiment"], found["mlflow"]["run"])
 
 
 def said_key(study: StudyFolder) -> str:

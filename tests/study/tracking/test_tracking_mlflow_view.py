@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 
 import pytest
 
-from study.tracking.mlflow_view import encode, page, varying, view
+from study.tracking.mlflow_view import SIGNED, encode, experiment_tags, may_replace, page, run_page, varying, view
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,26 @@ def test_the_view_is_small_enough_for_a_tag_and_is_read_back() -> None:
 
 
 def test_addresses() -> None:
-    table = "http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=study"
+    table = "http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=study&workflowType=machine_learning"
     assert page("http://127.0.0.1:5000/", "7") == table
     assert page("http://127.0.0.1:5000", "7", charts=True) == f"{table}&compareRunsMode=CHART"
+    assert run_page("7", "abc") == "#/experiments/7/runs/abc?workflowType=machine_learning"
+
+
+def test_an_experiment_is_told_how_to_show_the_study() -> None:
+    tags = experiment_tags("grid", "7", "parent", [{"seed": 0}, {"seed": 1}])
+    stored = json.loads(tags["mlflow.sharedViewState.study"])
+    assert (stored["name"], type(stored["createdAt"])) == ("Runs of grid", int)
+    assert stored["state"] == encode(view(["seed"]))
+    assert all(len(value) < 5000 for value in tags.values())
+    first = tags["mlflow.note.content"].splitlines()[0]
+    assert re.findall(r"\((#/experiments/7/runs[^)]*)\)", first) == [
+        page("", "7").lstrip("/"),
+        page("", "7", charts=True).lstrip("/"),
+        run_page("7", "parent"),
+    ]
+
+
+@pytest.mark.parametrize(("note", "ours"), [("", True), (" \n", True), ("mine", False), ("edited\n" + SIGNED, True)])
+def test_a_description_that_a_person_wrote_stays(note: str, ours: bool) -> None:
+    assert may_replace(note) is ours

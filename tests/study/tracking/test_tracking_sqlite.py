@@ -78,8 +78,9 @@ def test_everything_arrives_quietly_and_without_the_network(tmp_path: Path) -> N
     env = {**os.environ, "PYTHONPATH": python_path(), "MLFLOW_TRACKING_PASSWORD": "hunter22hunter22"}
     done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "THREADS 1\n")
-    assert done.stdout.count("\n") == 1
+    assert done.stdout.count("\n") == 2
     assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db --host 127.0.0.1" in done.stdout
+    assert "http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=study&workflowType=machine_lear" in done.stdout
 
     database = tmp_path / "mlflow.db"
     assert stored(database, "iso") == expected(made)
