@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from analysis.report import alone, answer, details, formula
+from analysis.report.figures import canvas
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Row
 from analysis.report.html import Html, join, tag
@@ -18,6 +19,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
     """Return the report as one HTML document that asks for nothing from outside."""
     style = files("analysis.report").joinpath("style.css").read_text(encoding="utf-8")
+    body = _main(fit, rows, figures)
+    style += f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {canvas.dark_colours(body)} }} }}\n"
     title = f"{fit.study}: " + ("a law" if alone.is_alone(fit) else "what to train next")
     head = tag(
         "head",
@@ -28,7 +31,7 @@ def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
         tag("title", title),
         tag("style", Html(style)),
     )
-    return "<!DOCTYPE html>\n" + tag("html", head, tag("body", _main(fit, rows, figures)), lang="en") + "\n"
+    return "<!DOCTYPE html>\n" + tag("html", head, tag("body", body), lang="en") + "\n"
 
 
 def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:

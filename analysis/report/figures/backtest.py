@@ -36,7 +36,7 @@ def figure(fit: Fit) -> Figure | None:
                 "runs",
                 "Held-out runs: observed and predicted loss against parameters",
                 lambda ax: draw_runs(ax, runs, fit.kinds.params, fit.kinds.loss),
-                height=3.4,
+                height=3.7,
             )
         )
     errors = error_bars(backtest)
@@ -75,8 +75,8 @@ def draw_runs(ax: Axes, runs: Sequence[BacktestRun], params_kind: str, loss_unit
     ax.plot(n, [r.observed for r in runs], "o", ms=6, mfc=style.BLUE, mec=style.PAPER, label="observed", zorder=3)
     every = [value for run in runs for value in (run.observed, run.predicted)]
     room = max((max(every) - min(every)), 1e-3)
-    ax.set_ylim(min(every) - 0.08 * room, max(every) + 0.3 * room)
-    ax.legend(loc="upper center", frameon=False, labelcolor=style.INK, ncols=2, borderaxespad=0.2)
+    ax.set_ylim(min(every) - 0.08 * room, max(every) + 0.08 * room)
+    style.key(ax)
     return ax
 
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 WIDTH = 4.6
-HEIGHT = 3.6
+HEIGHT = 4.1
+_COLOUR = re.compile(r"(?<![&\w])#[0-9a-f]{6}\b")
+_NAMED = re.compile(f'<g id="{style.HOVER}([^"]*)">')
+_DOT = re.compile(r"<use [^>]*/>")
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Sheet:
         """Return one SVG document, the same text for the same data."""
         buffer = io.StringIO()
         self._save(buffer, name, transparent, format="svg", metadata={"Date": None, "Creator": None})
-        return buffer.getvalue()
+        return _named_dots(buffer.getvalue())
 
     def png(self, dpi: int = 160) -> bytes:
         """Return a PNG image on a white ground."""
@@ -124,6 +127,7 @@ def inline(sheet: Sheet, name: str, alt: str) -> str:
     text = re.sub(r'href="#', f'href="#{name}-', text)
     text = re.sub(r"url\(#", f"url(#{name}-", text)
     text = text.replace(style.INK, "currentColor").replace(style.PAPER, "var(--paper)")
+    text = _COLOUR.sub(_variable, text)
     opening = re.match(r"<svg[^>]*>", text)
     assert opening is not None, "matplotlib wrote no svg element"
     box = re.search(r'viewBox="([^"]+)"', opening.group(0))
@@ -131,6 +135,33 @@ def inline(sheet: Sheet, name: str, alt: str) -> str:
     label = escape(alt, quote=True)
     start = f'<svg class="panel" viewBox="{box.group(1)}" role="img" aria-label="{label}">'
     return start + text[opening.end() :].replace("xlink:href", "href").strip()
+
+
+def dark_colours(page: str) -> str:
+    """Return what a dark page's style has to say of the colours of its figures: --c2a7fb8:#4aa3de; and so on."""
+    used = sorted(set(re.findall(r"var\(--c([0-9a-f]{6}),", page)))
+    return "".join(f"--c{colour}:{style.dark('#' + colour)};" for colour in used)
+
+
+def _variable(found: re.Match[str]) -> str:
+    """Return a colour as a variable that a dark page sets anew; one that has no partner stays."""
+    colour = found[0]
+    return colour if style.dark(colour) is None else f"var(--c{colour[1:]}, {colour})"
+
+
+def _named_dots(text: str) -> str:
+    """Return an SVG document whose dots have the names that :func:`style.hover` gave them, as their titles."""
+    parts, end = [], 0
+    for group in _NAMED.finditer(text):
+        names, close = group[1].split(style.HOVER), text.index("</g>", group.end())
+        dots = list(_DOT.finditer(text, group.end(), close))
+        parts += [text[end : group.start()], "<g>"]
+        end = group.end()
+        if len(dots) == len(names):
+            for dot, name in zip(dots, names, strict=True):
+                parts += [text[end : dot.start()], f"<g><title>{name}</title>{dot[0]}</g>"]
+                end = dot.end()
+    return "".join([*parts, text[end:]])
 
 
 def compose(panels: Sequence[Panel]) -> Canvas:

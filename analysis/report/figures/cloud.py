@@ -65,9 +65,20 @@ def draw(ax: Axes, cloud: Cloud, star: tuple[float, float] | None, params_kind: 
                 fontsize=style.SMALL,
                 color=style.MUTED,
             )
-    ax.plot(cloud.params, cloud.tokens, "o", ms=3, mfc=style.BLUE, mec="none", alpha=0.35, zorder=3)
+    ax.plot(
+        cloud.params,
+        cloud.tokens,
+        "o",
+        ms=3,
+        mfc=style.BLUE,
+        mec="none",
+        alpha=0.35,
+        zorder=3,
+        label="one resample of the runs",
+    )
     if star is not None:
-        ax.plot(*star, "*", ms=13, mfc=style.ORANGE, mec=style.PAPER, mew=1, zorder=5)
+        ax.plot(*star, "*", ms=13, mfc=style.ORANGE, mec=style.PAPER, mew=1, zorder=5, ls="none", label="all runs")
+    style.key(ax)
     return ax
 
 

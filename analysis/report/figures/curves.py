@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.report.figures.data import Curve, budget_label
+from analysis.text import numbers
 from analysis.values.study_result import Fit
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def draw(ax: Axes, curves: Sequence[Curve], loss_unit: str) -> Axes:
             named.add(c.budget)
             label = budget_label(c.budget, budgets)
         ax.plot(c.tokens, c.losses, color=colour, linewidth=1.1, alpha=0.75, label=label)
-        ax.plot(c.tokens[-1], c.losses[-1], "o", ms=4, color=colour, mec=style.PAPER, mew=0.5, zorder=3)
+        end = ax.plot(c.tokens[-1], c.losses[-1], "o", ms=4, color=colour, mec=style.PAPER, mew=0.5, zorder=3)
+        style.hover(end[0], [f"{c.key}: N {numbers.count(c.params)}, loss {numbers.number(c.losses[-1], 4)}"])
     style.log_axis(ax.xaxis, *style.padded([t for c in curves for t in c.tokens], 0.04), style.parameters)
     ax.set_ylim(*_limits(curves))
     if named:
@@ -63,22 +65,13 @@ def table(curves: Sequence[Curve]) -> Table:
 
 
 def _legend(ax: Axes) -> None:
-    """Name budgets above the axes, where no curve is; with many, evenly chosen ones."""
-    handles, labels = ax.get_legend_handles_labels()
-    shown = sorted(style.thinned(len(labels), MOST_LABELS))
-    found = ax.legend(
-        [handles[i] for i in shown],
-        [labels[i] for i in shown],
-        title="budget C [FLOPs]",
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        frameon=False,
-        labelcolor=style.INK,
-        ncols=min(4, len(shown)),
-        columnspacing=1.0,
-        handlelength=1.2,
-    )
-    found.get_title().set_color(style.MUTED)
+    """Name budgets below the axes, where no curve is; with many, evenly chosen ones."""
+    named = [line for line in ax.lines if not line.get_label().startswith("_")]  # type: ignore[attr-defined]
+    shown = style.thinned(len(named), MOST_LABELS)
+    for i, line in enumerate(named):
+        if i not in shown:
+            line.set_label(None)
+    style.key(ax, columns=4, title="budget C [FLOPs]")
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:

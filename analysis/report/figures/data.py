@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import math
 import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from analysis.inputs.learning import validations
+from analysis.text import numbers
+from analysis.values.blocks import Valley
 
 MOST_DOTS = 1500
 """Runs of a panel that are drawn as dots: of more nothing is seen, and a page of them is slow to write and to open."""
@@ -42,6 +44,13 @@ class Row:
     def error(self) -> float:
         """Predicted over observed loss, less one; NaN without a prediction."""
         return self.predicted / self.loss - 1 if self.loss > 0 else math.nan
+
+    @property
+    def name(self) -> str:
+        """The run in one line, for a pointer that rests on its dot: key, N, D, C and loss."""
+        counts = f"N {numbers.count(self.params)}, D {numbers.count(self.tokens)}, C {numbers.scientific(self.flops)}"
+        why = "" if self.used else f" (left out: {(self.drop_code or self.state or 'not used').replace('_', ' ')})"
+        return f"{self.key}: {counts}, loss {numbers.number(self.loss, 4)}{why}"
 
 
 @dataclass(frozen=True)
@@ -94,13 +103,17 @@ def read_curves(folder: Path, rows: Iterable[Row]) -> tuple[Curve, ...]:
 
 def budget_label(value: float, budgets: Iterable[float]) -> str:
     """Return a budget for a legend with as many digits as tell it from the others: 2×10¹², 3.2×10¹³."""
-    from analysis.text import numbers
-
     others = list(budgets)
     for digits in (2, 3, 4):
         if len({numbers.power(b, digits) for b in others}) == len(set(others)):
             return numbers.power(value, digits)
     return numbers.power(value, 6)
+
+
+def grouped(rows: Sequence[Row], valleys: Sequence[Valley]) -> tuple[Row, ...]:
+    """Return the rows, each with the budget of the valley that it lies in where it names none of its own."""
+    known = {key: valley.flops_budget for valley in valleys for key in valley.keys}
+    return tuple(replace(row, budget=known[row.key]) if row.key in known else row for row in rows)
 
 
 def _row(record: Mapping[str, str]) -> Row:

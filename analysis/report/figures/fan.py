@@ -24,12 +24,12 @@ def figure(fit: Fit) -> Figure | None:
     if len(cuts) < 2:
         return None
     panels = [
-        Panel("fan", "Errors of forecasts against the factor of extrapolation", lambda ax: draw(ax, cuts), height=3.5)
+        Panel("fan", "Errors of forecasts against the factor of extrapolation", lambda ax: draw(ax, cuts), height=3.9)
     ]
     known = [cut for cut in cuts if cut.a is not None]
     if len(known) > 1:
         whole = fit.fits.surface.intervals.get("a")
-        panels.append(Panel("drift", "The exponent a against the cut", lambda ax: drift(ax, known, whole), height=3.5))
+        panels.append(Panel("drift", "The exponent a against the cut", lambda ax: drift(ax, known, whole), height=3.9))
     worst = max(cuts, key=lambda cut: cut.mean_abs_relative_error)
     caption = (
         f"Each colour is a law fitted on the runs up to a cut of compute and asked for all runs above it. Mean errors "
@@ -51,10 +51,12 @@ def draw(ax: Axes, cuts: Sequence[Cut]) -> Axes:
     for cut, colour in zip(cuts, style.ramp(len(cuts)), strict=True):
         x, y = [c / cut.flops for c, _ in cut.runs], [100 * e for _, e in cut.runs]
         ax.plot(x, y, "o", ms=2.5, mfc=colour, mec="none", alpha=0.3, zorder=2)
-        ax.plot(*zip(*_binned(x, y), strict=True), color=colour, linewidth=1.6, marker="o", ms=3.5, zorder=3)
+        ax.plot(*zip(*_binned(x, y), strict=True), color=colour, linewidth=1.6, marker="o", ms=3.5, zorder=3,
+                label=numbers.power(cut.flops))  # fmt: skip
     low, high = errors[len(errors) // 50], errors[-1 - len(errors) // 50]
     reach = max(abs(low), abs(high), 0.1) * 1.25
     ax.set_ylim(-reach, reach)
+    style.key(ax, columns=4, title="fitted up to [FLOPs]")
     return ax
 
 
@@ -65,14 +67,15 @@ def drift(ax: Axes, cuts: Sequence[Cut], whole: Interval | None) -> Axes:
     style.log_axis(ax.xaxis, *style.padded(flops, 0.1), numbers.power)
     values = [cut.a for cut in cuts if cut.a is not None]
     if whole is not None:
-        ax.axhspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0)
-    ax.plot(flops, values, color=style.MUTED, linewidth=1, zorder=2)
+        ax.axhspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0, label="interval of the fit on all runs")
+    ax.plot(flops, values, color=style.MUTED, linewidth=1, zorder=2, label="fitted up to a cut")
     for cut, colour in zip(cuts, style.ramp(len(cuts)), strict=True):
         assert cut.a is not None
         ax.plot(cut.flops, cut.a, "o", ms=6, mfc=colour, mec=style.PAPER, zorder=3)
     ends = [*values, *(whole or ())]
     room = max(max(ends) - min(ends), 0.02) * 0.2
     ax.set_ylim(min(ends) - room, max(ends) + room)
+    style.key(ax)
     return ax
 
 

@@ -141,24 +141,35 @@ def draw(ax: Axes, path: Path, label: str) -> Axes:
     if path.line is not None:
         draw_line(ax, path.line, path.data_end)
     draw_points(ax, path.observed, path.proposed)
-    legend(ax)
+    style.key(ax, columns=2)
     return ax
 
 
-def draw_line(ax: Axes, line: Line, data_end: float) -> None:
+def draw_line(ax: Axes, line: Line, data_end: float, name: str = "recommended law") -> None:
     """Draw a law: solid where there are data, dashed beyond, its band behind."""
     if line.low:
-        ax.fill_between(line.flops, line.low, line.high, color=style.BLUE, alpha=0.16, linewidth=0, zorder=1)
+        ax.fill_between(
+            line.flops, line.low, line.high, color=style.BLUE, alpha=0.16, linewidth=0, zorder=1, label="its interval"
+        )
     pairs = list(zip(line.flops, line.value, strict=True))
     inside = [p for p in pairs if not p[0] > data_end]
     beyond = [p for p in pairs if p[0] > data_end]
     if inside:
-        ax.plot(*zip(*inside, strict=True), color=style.BLUE, linewidth=1.8, zorder=2)
+        ax.plot(*zip(*inside, strict=True), color=style.BLUE, linewidth=1.8, zorder=2, label=name)
     if beyond:
-        ax.plot(*zip(*(inside[-1:] + beyond), strict=True), "--", color=style.BLUE, linewidth=1.6, zorder=2)
+        ax.plot(
+            *zip(*(inside[-1:] + beyond), strict=True),
+            "--",
+            color=style.BLUE,
+            linewidth=1.6,
+            zorder=2,
+            label="beyond the data",
+        )
 
 
-def draw_points(ax: Axes, observed: Sequence[Point], proposed: Sequence[Point]) -> None:
+def draw_points(
+    ax: Axes, observed: Sequence[Point], proposed: Sequence[Point], what: str = "minima of the valleys"
+) -> None:
     """Draw minima as dots and each approach's proposal beside the others, intervals as bars."""
     for i, point in enumerate(observed):
         error(ax, point, point.flops, style.INK)
@@ -171,7 +182,7 @@ def draw_points(ax: Axes, observed: Sequence[Point], proposed: Sequence[Point]) 
             mec=style.PAPER,
             mew=1,
             zorder=4,
-            label="minima of the valleys" if i == 0 else None,
+            label=what if i == 0 else None,
         )
     marks = ((style.ORANGE, "*", 13.0), (style.GREEN, "s", 6.0), (style.PINK, "^", 7.0))
     low, high = ax.get_xlim()
@@ -221,12 +232,6 @@ def shade_extrapolation(ax: Axes, data_end: float, top: bool = False) -> None:
         fontsize=style.SMALL,
         color=style.MUTED,
     )
-
-
-def legend(ax: Axes) -> None:
-    """Put a legend without a frame where the law, which rises, leaves room."""
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="upper left", frameon=False, labelcolor=style.INK, handletextpad=0.4, borderaxespad=0.2)
 
 
 def table(paths: Sequence[Path], approach: str) -> Table:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
-from analysis.report.figures.data import MOST_DOTS, Row, dots
+from analysis.report.figures.data import MOST_DOTS, Row, budget_label, dots, grouped
 from analysis.text import numbers
 from analysis.values.study_result import Fit
 
@@ -30,7 +30,7 @@ def prepare(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
     """Return predicted against observed and three residual panels, or None without a surface."""
-    fitted = prepare(rows)
+    fitted = prepare(grouped(rows, fit.fits.valleys.valleys))
     if not fitted:
         return None
     panels = [
@@ -38,7 +38,7 @@ def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
             "observed",
             "Predicted against observed loss of every run",
             lambda ax: draw_observed(ax, fitted, fit.kinds.loss),
-            height=3.3,
+            height=3.7,
         )
     ]
     for name, label, show in AXES:
@@ -52,27 +52,60 @@ def draw_observed(ax: Axes, rows: Sequence[Row], loss_unit: str) -> Axes:
     both = [value for row in rows for value in (row.loss, row.predicted)]
     room = max((max(both) - min(both)) * 0.05, 1e-3)
     low, high = min(both) - room, max(both) + room
-    ax.plot([low, high], [low, high], color=style.MUTED, linewidth=1, zorder=1)
-    _scatter(ax, [r.loss for r in rows], [r.predicted for r in rows], rows)
+    ax.plot([low, high], [low, high], color=style.MUTED, linewidth=1, zorder=1, label="equal")
+    _scatter(ax, [r.loss for r in rows], [r.predicted for r in rows], rows, named=True)
     ax.set_xlim(low, high)
     ax.set_ylim(low, high)
+    style.key(ax, columns=3, title="budget C [FLOPs]" if _coloured(rows) else "")
     return ax
 
 
 def draw_residual(ax: Axes, rows: Sequence[Row], name: str, label: str, show: Callable[[object], str]) -> Axes:
-    """Draw residuals [%] against one of params, tokens or flops; dashes mark plus and minus one robust sd."""
+    """Draw residuals [%] against one of params, tokens or flops; dashes mark plus and minus one robust sd.
+
+    Against compute, where runs share budgets, a bar marks each budget's mean: a law that bends is seen there.
+    """
     style.frame(ax, label, "predicted / observed − 1 [%]")
     x = [getattr(row, name) for row in rows]
     y = [100 * row.error for row in rows]
     style.log_axis(ax.xaxis, *style.padded(x), show)
     ax.axhline(0, color=style.INK, linewidth=1, zorder=1)
     sd = 100 * robust_sd([row.error for row in rows])
-    for level in (-sd, sd):
-        ax.axhline(level, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    for level, text in ((-sd, None), (sd, f"one robust sd, {numbers.percent(sd / 100)}")):
+        ax.axhline(level, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1, label=text)
     _scatter(ax, x, y, rows)
+    if name == "flops":
+        _means(ax, rows)
     reach = max(*(abs(v) for v in y), sd, 0.01) * 1.12
     ax.set_ylim(-reach, reach)
+    style.key(ax, columns=1)
     return ax
+
+
+def by_budget(rows: Sequence[Row]) -> tuple[tuple[float, float, float], ...]:
+    """Return compute [FLOPs], mean relative error and its standard error of each budget that two runs share."""
+    found = []
+    for budget in _coloured(rows):
+        here = [row for row in rows if row.budget == budget]
+        if len(here) < 2:
+            continue
+        mean = sum(row.error for row in here) / len(here)
+        spread = math.sqrt(sum((row.error - mean) ** 2 for row in here) / (len(here) - 1))
+        compute = math.exp(sum(math.log(row.flops) for row in here) / len(here))
+        found.append((compute, mean, spread / math.sqrt(len(here))))
+    return tuple(found)
+
+
+def _means(ax: Axes, rows: Sequence[Row]) -> None:
+    """Draw each budget's mean residual with its standard error."""
+    means = by_budget(rows)
+    if not means:
+        return
+    x, y, error = zip(*means, strict=True)
+    ax.errorbar(
+        x, [100 * v for v in y], yerr=[100 * v for v in error], fmt="_", ms=16, mew=2, color=style.INK, elinewidth=1.2,
+        capsize=3, zorder=4, label="mean of a budget, its standard error",
+    )  # fmt: skip
 
 
 def robust_sd(values: Sequence[float]) -> float:
@@ -94,18 +127,24 @@ def _residual_panel(rows: Sequence[Row], name: str, label: str, show: Callable[[
         name,
         f"Relative errors against {label}",
         lambda ax: draw_residual(ax, rows, name, label, show),
-        height=3.3,
+        height=3.7,
     )
 
 
-def _scatter(ax: Axes, x: Sequence[float], y: Sequence[float], rows: Sequence[Row]) -> None:
-    """Draw points coloured by budget where runs have few distinct ones, else in one colour."""
+def _scatter(ax: Axes, x: Sequence[float], y: Sequence[float], rows: Sequence[Row], named: bool = False) -> None:
+    """Draw points coloured by budget where runs have few distinct ones, else in one colour; with a key if `named`."""
     budgets = _coloured(rows)
-    shown = dict(zip(budgets, style.ramp(len(budgets)), strict=True))
     kept = dots(len(rows))
-    colours = [shown.get(rows[i].budget, style.BLUE) for i in kept]
-    x, y = ([values[i] for i in kept] for values in (x, y))
-    ax.scatter(x, y, s=26, c=colours, edgecolors=style.PAPER, linewidths=0.6, alpha=0.9, zorder=3)
+    shown = dict(zip(budgets, style.ramp(len(budgets)), strict=True))
+    for budget in [*budgets, None]:
+        here = [i for i in kept if (rows[i].budget == budget if budget is not None else rows[i].budget not in shown)]
+        if not here:
+            continue
+        drawn = ax.plot(
+            [x[i] for i in here], [y[i] for i in here], "o", ms=5.2, mfc=shown.get(budget or 0.0, style.BLUE),
+            mec=style.PAPER, mew=0.6, zorder=3, label=budget_label(budget, budgets) if named and budget else None,
+        )  # fmt: skip
+        style.hover(drawn[0], [rows[i].name for i in here])
 
 
 def _caption(rows: Sequence[Row]) -> str:

@@ -42,15 +42,22 @@ def figure(fit: Fit) -> Figure | None:
     path = prepare(fit)
     if not path.observed:
         return None
+    name = "recommended law" if frontier.followed(fit, "loss") is not None else "law through the dots"
     panel = Panel(
         "loss",
         "Lowest loss against compute",
-        lambda ax: draw(ax, path, fit.kinds.loss),
+        lambda ax: draw(ax, path, fit.kinds.loss, fit.fits.frontier.points_are, name),
     )
     return Figure("loss", "What compute buys", _caption(fit, path), (panel,), _table(fit, path))
 
 
-def draw(ax: Axes, path: Path, loss_unit: str) -> Axes:
+def draw(
+    ax: Axes,
+    path: Path,
+    loss_unit: str,
+    what: str = "minima of the valleys",
+    name: str = "recommended law",
+) -> Axes:
     """Draw the lowest losses, the law through them and what it promises at the new budget."""
     style.frame(ax, "compute C [FLOPs]", f"lowest validation loss [{loss_unit}]")
     compute = [p.flops for p in (*path.observed, *path.proposed)]
@@ -60,9 +67,9 @@ def draw(ax: Axes, path: Path, loss_unit: str) -> Axes:
     ax.set_ylim(min(ends) - room, max(ends) + room)
     frontier.shade_extrapolation(ax, path.data_end, top=True)
     if path.line is not None:
-        frontier.draw_line(ax, path.line, path.data_end)
-    frontier.draw_points(ax, path.observed, path.proposed)
-    ax.legend(loc="lower left", frameon=False, labelcolor=style.INK, handletextpad=0.4, borderaxespad=0.2)
+        frontier.draw_line(ax, path.line, path.data_end, name)
+    frontier.draw_points(ax, path.observed, path.proposed, what)
+    style.key(ax, columns=2)
     return ax
 
 

@@ -35,7 +35,7 @@ def figure(fit: Fit) -> Figure | None:
     if not curves:
         return None
     panels = tuple(
-        Panel(curve.name, f"Profile of {curve.name}", lambda ax, curve=curve: draw(ax, curve), height=2.9)  # type: ignore[misc]
+        Panel(curve.name, f"Profile of {curve.name}", lambda ax, curve=curve: draw(ax, curve), height=3.1)  # type: ignore[misc]
         for curve in curves
     )
     open_ = [SYMBOLS.get(c.name, c.name) for c in curves if c.low is None or c.high is None]
@@ -60,10 +60,13 @@ def draw(ax: Axes, curve: ProfileCurve) -> Axes:
         ax.set_xlim(low, high)
         ax.locator_params(axis="x", nbins=5)
     ends = (curve.low if curve.low is not None else low, curve.high if curve.high is not None else high)
-    ax.axvspan(max(ends[0], low), min(ends[1], high), color=style.BLUE, alpha=0.12, linewidth=0, zorder=0)
-    ax.axhline(curve.cut, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    ax.plot(x, y, color=style.BLUE, linewidth=1.8, marker="o", ms=3, zorder=3)
+    ax.axvspan(
+        max(ends[0], low), min(ends[1], high), color=style.BLUE, alpha=0.12, linewidth=0, zorder=0, label="interval"
+    )
+    ax.axhline(curve.cut, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1, label="its end")
+    ax.plot(x, y, color=style.BLUE, linewidth=1.8, marker="o", ms=3, zorder=3, label="profile")
     ax.set_ylim(-0.04 * TALL * curve.cut, TALL * curve.cut)
+    style.key(ax)
     return ax
 
 

@@ -34,7 +34,7 @@ def figure(fit: Fit) -> Figure | None:
         "choices",
         f"The exponent {lines[0].quantity} under other choices",
         lambda ax: draw(ax, lines, whole),
-        height=1.1 + ROW * len(lines),
+        height=1.6 + ROW * len(lines),
     )
     title = "Sensitivity: what other choices would give"
     return Figure("sensitivity", title, caption + ".", (panel,), table(fit.sensitivity))
@@ -45,7 +45,7 @@ def draw(ax: Axes, lines: Sequence[Choice], whole: Interval | None) -> Axes:
     style.frame(ax, f"exponent {lines[0].quantity}", "")
     ax.grid(False, axis="y")
     if whole is not None:
-        ax.axvspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0)
+        ax.axvspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0, label="interval of the fit itself")
     groups = list(dict.fromkeys(line.choice for line in lines))
     colours = dict(zip(groups, style.ramp(len(groups)), strict=True))
     places = list(range(len(lines)))[::-1]
@@ -58,6 +58,8 @@ def draw(ax: Axes, lines: Sequence[Choice], whole: Interval | None) -> Axes:
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.7, len(lines) - 0.3)
     ax.locator_params(axis="x", nbins=5)
+    ax.plot([], [], "o-", color=style.INK, ms=5.5, label="another choice, its interval")
+    style.key(ax, columns=1)
     return ax
 
 

@@ -1,18 +1,21 @@
 """How all figures look: one palette, log ticks that read as numbers, and no global state.
 
-Colours are near the colour-blind-safe set of Okabe and Ito (2008); budgets, which are ordered, take steps of one ramp
-of hues. All are of middle lightness, to be read on white and on near-black: the report follows the reader's scheme.
+Colours are near the colour-blind-safe set of Okabe and Ito (2008). Budgets, which are ordered, take equal steps of
+lightness along one sequence, so that they stay apart in grey and for readers who do not tell red from green. Every
+colour has a partner for a dark page (:func:`dark`): the report follows the reader's scheme.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from analysis.text import numbers
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 INK = "#22272e"
@@ -22,7 +25,22 @@ BLUE = "#2a7fb8"
 ORANGE = "#d9730d"
 GREEN = "#0f9d76"
 PINK = "#c4679b"
-_RAMP = ("#8a6bbf", "#3f7fc1", "#1f9aa0", "#3aa05a", "#a3a01e", "#dd8a1a", "#cf5540")
+_DARK = {MUTED: "#8d96a3", BLUE: "#4aa3de", ORANGE: "#f59a3c", GREEN: "#3fc79d", PINK: "#e08fbb"}
+_LIGHT_RAMP = (
+    "#150b51", "#1d1668", "#242280", "#2c2e98", "#4c37a3", "#6b40aa", "#97449b", "#ba4b89", "#d35a6d", "#e26f55",
+    "#e9863c", "#eaa028", "#e7b902",
+)  # fmt: skip
+"""CIE lightness 9 to 77 in equal steps, from near-black blue to amber: on white."""
+_DARK_RAMP = (
+    "#3a35c6", "#5841cc", "#784bce", "#9b53c9", "#be5cb2", "#db6890", "#e47f76", "#ea9562", "#efaa55", "#f2bf4a",
+    "#f7d069", "#fbe387", "#fdf5a5",
+)  # fmt: skip
+"""CIE lightness 33 to 96 in equal steps: the same on near-black."""
+_FINE, _NEAR = 240, 3
+"""Places along the sequence that are tried for a colour's partner, and how near one has to be, of 255."""
+
+HOVER = "\u00a6"
+"""Begins each name in the id of an artist whose dots have names (:func:`hover`)."""
 
 SMALL = 9.0
 NORMAL = 10.0
@@ -44,8 +62,25 @@ RC: dict[str, Any] = {
 def ramp(count: int) -> list[str]:
     """Return so many ordered colours, from the smallest budget to the largest."""
     if count <= 1:
-        return [_RAMP[1]] * count
-    return [_mix(i / (count - 1)) for i in range(count)]
+        return [_mix(_LIGHT_RAMP, 0.3)] * count
+    return [_mix(_LIGHT_RAMP, i / (count - 1)) for i in range(count)]
+
+
+@cache
+def dark(colour: str) -> str | None:
+    """Return the partner of one of our colours on a dark page; None of any other colour.
+
+    >>> dark(BLUE), dark(ramp(5)[0]), dark("#123456")
+    ('#4aa3de', '#3a35c6', None)
+    """
+    if colour in _DARK:
+        return _DARK[colour]
+    place = min(range(_FINE + 1), key=lambda i: _distance(colour, _mix(_LIGHT_RAMP, i / _FINE)))
+    return _mix(_DARK_RAMP, place / _FINE) if _distance(colour, _mix(_LIGHT_RAMP, place / _FINE)) <= _NEAR else None
+
+
+def _distance(a: str, b: str) -> int:
+    return max(abs(int(a[i : i + 2], 16) - int(b[i : i + 2], 16)) for i in (1, 3, 5))
 
 
 def frame(ax: Axes, x: str, y: str, title: str = "") -> Axes:
@@ -63,6 +98,26 @@ def frame(ax: Axes, x: str, y: str, title: str = "") -> Axes:
     ax.set_axisbelow(True)
     ax.patch.set_visible(False)
     return ax
+
+
+def key(ax: Axes, columns: int = 3, title: str = "") -> None:
+    """Put the key of what is drawn below the axes, where no point is; nothing where nothing has a label."""
+    from matplotlib.transforms import ScaledTranslation
+
+    handles, labels = ax.get_legend_handles_labels()
+    if not handles:
+        return
+    below = ax.transAxes + ScaledTranslation(0, -36 / 72, ax.get_figure().dpi_scale_trans)  # type: ignore[union-attr]
+    found = ax.legend(
+        handles, labels, title=title or None, loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=below,
+        ncols=min(columns, len(handles)), frameon=False, labelcolor=INK, columnspacing=1.2, handletextpad=0.5,
+    )  # fmt: skip
+    found.get_title().set_color(MUTED)
+
+
+def hover(artist: Artist, names: Sequence[str]) -> None:
+    """Name the dots of an artist, in their order: an SVG then says a dot's name where the pointer rests on it."""
+    artist.set_gid(HOVER + HOVER.join(name.replace(HOVER, " ") for name in names))
 
 
 def log_axis(axis: Any, low: float, high: float, show: Callable[[object], str]) -> None:
@@ -158,9 +213,9 @@ def parameters(value: object) -> str:
     return numbers.count(value, 2)
 
 
-def _mix(share: float) -> str:
-    place = share * (len(_RAMP) - 1)
-    low = min(int(place), len(_RAMP) - 2)
-    a, b, t = _RAMP[low], _RAMP[low + 1], place - low
+def _mix(stops: Sequence[str], share: float) -> str:
+    place = share * (len(stops) - 1)
+    low = min(int(place), len(stops) - 2)
+    a, b, t = stops[low], stops[low + 1], place - low
     parts = [round(int(a[i : i + 2], 16) * (1 - t) + int(b[i : i + 2], 16) * t) for i in (1, 3, 5)]
     return "#" + "".join(f"{part:02x}" for part in parts)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.report.figures import backtest, canvas, curves, data, frontier, law, loss, style, valleys
+from analysis.report.figures.along import along
 from analysis.report.figures.canvas import Figure
 from analysis.values import study_result
 from analysis.values.blocks import Identified
@@ -56,6 +57,17 @@ def drawn(figure: Figure | None, name: str) -> Axes:
 
 def texts(ax: Axes) -> list[str]:
     return [text.get_text() for text in ax.texts]
+
+
+def key_of(ax: Axes) -> list[str]:
+    legend = ax.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def dotted(ax: Axes) -> list[Any]:
+    """Return the lines that are dots of named runs."""
+    return [line for line in ax.lines if str(line.get_gid() or "").startswith(style.HOVER)]
 
 
 def test_rows_keep_what_the_fit_did_not_use(rows: tuple[data.Row, ...]) -> None:
@@ -117,11 +129,18 @@ def test_valleys_show_every_budget_its_minimum_and_what_was_dropped(fit: Fit, ro
     assert ax.get_xscale() == "log"
     assert ax.get_xlabel() == "parameters N [matmul]"
     assert ax.get_ylabel() == "validation loss [nats per token]"
-    assert sum(line.get_marker() == "D" for line in ax.lines) == 4
-    hollow = [line for line in ax.lines if line.get_marker() == "o" and line.get_markerfacecolor() == "none"]
+    assert sum(line.get_marker() == "D" and len(line.get_xdata()) > 0 for line in ax.lines) == 4  # type: ignore[arg-type]
+    hollow = [line for line in dotted(ax) if line.get_markerfacecolor() == style.PAPER]
     assert len(hollow) == 1
     assert len(ax.containers) == 4  # the intervals of the minima
-    assert any(text.startswith("2×10¹²\nno minimum inside") for text in texts(ax))
+    assert key_of(ax) == ["run", "minimum of a parabola", "fitted law", "the budget's parabola",
+                          "budget left out: no minimum inside", "run left out: schedule not finished"]  # fmt: skip
+    solid, dashed = ([line for line in ax.lines if line.get_linestyle() == how and len(line.get_xdata()) > 50]  # type: ignore[arg-type]
+                     for how in ("-", "--"))  # fmt: skip
+    assert len(solid) == len(dashed) == 5
+    assert all(above.get_zorder() > below.get_zorder() for above in solid for below in dashed)
+    (unfinished,) = [line for line in ax.lines if line.get_marker() == "+" and len(line.get_xdata())]  # type: ignore[arg-type]
+    assert "left out: mid schedule" in str(unfinished.get_gid())
     assert {"8×10¹²", "3.2×10¹³", "1.3×10¹⁴", "5×10¹⁴"} <= set(texts(ax))
 
 
@@ -145,7 +164,7 @@ def test_many_budgets_are_counted_not_named(fit: Fit, rows: tuple[data.Row, ...]
     valleys.draw(ax, valleys.prepare(many, rows), "given", "nats per token")
     assert ax.get_xlabel() == "parameters N"
     assert len(ax.texts) == 8
-    assert ax.get_title(loc="right") == "budget C [FLOPs], 30 left out in grey"
+    assert ax.get_title(loc="right") == "budget C [FLOPs], 30 left out and faint"
     heights = sorted(text.get_position()[1] for text in ax.texts)
     low, high = ax.get_ylim()
     assert min(b - a for a, b in pairwise(heights)) >= 0.05 * (high - low)
@@ -199,10 +218,10 @@ def test_captions_name_what_is_drawn_and_whose_law_it_is(fit: Fit, rows: tuple[d
                 for i, v in enumerate(fit.fits.valleys.valleys))  # fmt: skip
     single = valleys.figure(replace(fit, fits=replace(fit.fits, valleys=replace(fit.fits.valleys, valleys=one))), rows)
     assert single is not None
-    assert "dashed" not in single.caption
+    assert "joins them" not in single.caption
     both = valleys.figure(fit, rows)
     assert both is not None
-    assert "the dashed line joins them" in both.caption
+    assert "the dotted line joins them" in both.caption
 
 
 @pytest.mark.parametrize(("name", "label"), [("params", "N* [matmul]"), ("tokens", "D* [tokens]")])
@@ -213,8 +232,8 @@ def test_the_frontier_shows_minima_band_and_every_proposal(fit: Fit, name: str, 
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     assert len(ax.collections) >= 1  # the band
     assert len(ax.containers) == 4 + 2  # intervals of four minima and two proposals
-    names = ax.get_legend_handles_labels()[1]
-    assert names == ["minima of the valleys", "recommended: valleys", "also: surface"]
+    assert key_of(ax) == ["its interval", "recommended law", "beyond the data", "minima of the valleys",
+                          "recommended: valleys", "also: surface"]  # fmt: skip
     assert "beyond the data" in texts(ax)
     low, high = ax.get_xlim()
     assert low < 7.984e12
@@ -244,8 +263,7 @@ def test_of_very_many_runs_some_are_drawn_and_the_captions_say_so(fit: Fit, rows
     many = tuple(replace(rows[i % len(rows)], key=str(i), used=True) for i in range(data.MOST_DOTS + 500))
     found = law.figure(fit, [row for row in many if math.isfinite(row.error)])
     assert found is not None
-    offsets = [np.asarray(c.get_offsets()) for c in drawn(found, found.panels[0].name).collections]
-    assert max(map(len, offsets)) == data.MOST_DOTS
+    assert sum(len(line.get_xdata()) for line in dotted(drawn(found, found.panels[0].name))) == data.MOST_DOTS
     assert f"runs {data.MOST_DOTS:,} are drawn." in found.caption and len(found.table.rows) > data.MOST_DOTS
     each = data.MOST_DOTS // 3
     ax, shown = axes(), valleys.prepare(fit.fits.valleys.valleys, rows)[:2]
@@ -262,10 +280,49 @@ def test_law_panels_hold_every_fitted_run(fit: Fit, rows: tuple[data.Row, ...]) 
     for name, scale in (("observed", "linear"), ("params", "log"), ("tokens", "log"), ("flops", "log")):
         ax = drawn(figure, name)
         assert ax.get_xscale() == scale
-        (points,) = ax.collections
-        assert np.shape(points.get_offsets()) == (25, 2)
+        assert sum(len(line.get_xdata()) for line in dotted(ax)) == 25
+        assert len({line.get_markerfacecolor() for line in dotted(ax)}) == 5, "a colour for each budget"
         unit = "nats per token" if name == "observed" else "%"
         assert unit in ax.get_ylabel()
+
+
+def test_residuals_have_a_mean_for_each_budget(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    fitted = law.prepare(data.grouped(rows, fit.fits.valleys.valleys))
+    means = law.by_budget(fitted)
+    assert len(means) == len(fit.fits.valleys.valleys)
+    errors = [row.error for row in fitted if row.budget == fitted[0].budget]
+    assert means[0][1:] == pytest.approx((np.mean(errors), np.std(errors, ddof=1) / math.sqrt(len(errors))))
+    assert "mean of a budget, its standard error" in key_of(drawn(law.figure(fit, rows), "flops"))
+
+
+def test_the_law_along_a_budget_predicts_its_runs(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    """At a run's own N and exact C: the tokens of these runs are what C pays for, 10 % above 6 N each."""
+    found = along(fit, rows)
+    assert found is not None
+    p = fit.params
+    for row in law.prepare(rows):
+        said = p["E"] + p["A"] / row.params ** p["alpha"] + p["B"] / row.tokens ** p["beta"]
+        assert found(row.flops, [row.params]) == pytest.approx([said], rel=1e-6)
+    assert along(replace(fit, params={}), rows) is None
+
+
+def test_dots_say_which_run_they_are(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    """In every SVG; an artist whose dots are not all there says nothing wrong."""
+    figure = valleys.figure(fit, rows)
+    assert figure is not None
+    used = {row.key for row in rows if row.used}
+    for text in (*figure.inline(), figure.sheet.svg(figure.name, transparent=False)):
+        titles = [e.text or "" for e in ElementTree.fromstring(text).iter() if e.tag.rpartition("}")[2] == "title"]
+        assert {title.partition(":")[0] for title in titles} >= used
+        assert all(", loss " in title for title in titles)
+        assert style.HOVER not in text
+
+    def wrong(ax: Axes) -> Axes:
+        style.hover(ax.plot([1, 2], [1, 2], "o")[0], ["a <b>"])
+        return ax
+
+    panel = canvas.Panel("p", "p", wrong)
+    assert "title" not in canvas.Sheet([panel]).svg("p", transparent=False)
 
 
 def test_robust_sd_is_the_scaled_median() -> None:

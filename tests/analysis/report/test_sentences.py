@@ -166,8 +166,9 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      lambda fit: {"budget": numbers.flops(fit["cloud"]["budget_flops"]),
                   "own": "the proposal" if plan(fit, "approach") in ("surface", "law") else "not the one recommended"}),
     (r"Each colour is one compute budget: (?P<kept>\d+) of (?P<all>\d+) valleys have their lowest point inside the "
-     r"sizes swept \(diamonds(?:, with intervals)?\)(?:, and the dashed line joins them)?\.(?: Grey valleys have none, "
-     r"and approach 2 leaves them out\.)?",
+     r"sizes swept \(diamonds(?:, with intervals)?\)(?:, and the dotted line joins them)?\.(?: Hollow dots are of "
+     r"budgets that have none, and approach 2 leaves them out\.)?(?: Where the law and a budget's own parabola part, "
+     r"one of them does not hold there\.)?",
      lambda fit: {"kept": str(sum(v["status"] == "minimum" for v in fit["fits"]["valleys"]["valleys"])),
                   "all": str(len(fit["fits"]["valleys"]["valleys"]))}),
     (rf"Each colour is a law fitted on the runs up to a cut of compute and asked for all runs above it\. Mean errors "
