@@ -1,4 +1,4 @@
-"""`python -m analysis.fit`: from runs to scaling laws, `fit.json`, a tidy `runs.csv`, figures and `report.html`."""
+"""`python -m analysis.fit`: from runs to scaling laws, `fit.json`, `metrics.json`, `runs.csv` and `report.html`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.results import load
+from analysis.results import load, tracked
 from analysis.results.fit_keys import EXAMPLES, KEYS, PURPOSE, parse
 from analysis.results.predicted import with_prediction
 from analysis.text import commandline, files
@@ -79,8 +79,10 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
 
 
 def write(result: Fit, frame: pd.DataFrame, folder: Path) -> None:
-    """Write `runs.csv`, then `fit.json`, each by atomic rename."""
+    """Write `runs.csv`, `points.csv` and `metrics.json`, then `fit.json`, each by atomic rename."""
     files.write(folder / "runs.csv", with_prediction(result, frame).to_csv(index=False))
+    files.write(folder / "points.csv", tracked.points(result, frame).to_csv(index=False))
+    files.write(folder / "metrics.json", tracked.metrics_text(result))
     save(result, folder / "fit.json")
 
 

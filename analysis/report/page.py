@@ -60,8 +60,8 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
         *(tag("section", tag("h2", title), body, id=name) for name, title, body in sections),
         tag(
             "footer",
-            f"{numbers.count(fit.runs.used)} runs from {fit.source}, fitted {fit.created}. This page is one "
-            "file: it asks for nothing from outside.",
+            f"{numbers.count(fit.runs.used)} runs from {fit.source}, fitted {fit.created or 'at an unknown time'}. "
+            "This page is one file: it asks for nothing from outside.",
         ),
     )
 

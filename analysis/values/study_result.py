@@ -9,7 +9,6 @@ Top level (:class:`Fit`)::
 
     format              1
     study, source       name of the study; where the rows came from (path or "mlflow:EXPERIMENT")
-    created             ISO 8601, UTC
     form .. optimizer   the block (see below) of the approach that gives the fitted law: a copy of fits.surface, or of
                         fits.law where another form was asked for, or of the one approach asked for (approach=1, 2).
                         `params` is empty when it could not be fitted.
@@ -109,6 +108,9 @@ the runs above, and each as [flops, relative error].
 `record`                what else a reader needs to repeat the fit: options, schedules of the rows used, how rates were
                         selected, approaches side by side, the law's own record (kinds, bse, criteria, ranges)
 
+`fit.created` beside it says when it was written (ISO 8601, UTC): the same fit, made again, is the same `fit.json`.
+`metrics.json` and `points.csv` beside it are for tools that compare (:mod:`analysis.results.tracked`).
+
 `runs.csv` lies beside it: the tidy frame of :mod:`analysis.inputs.frame`, one row a run, also the rows not used, with
 the columns `used` (True/False), `drop_code` and `drop_reason` (empty for used rows) and `predicted` (surface loss).
 """
@@ -146,6 +148,8 @@ __all__ = [
 ]  # fmt: skip
 
 FORMAT = 1
+CREATED = ".created"
+"""Ends the name of the file beside `fit.json` that says when it was made: the date is no part of the result."""
 
 
 @dataclass(frozen=True)
@@ -328,8 +332,10 @@ class Fit(Block):
 
 
 def save(fit: Fit, path: Path) -> None:
-    """Write `fit.json` at `path` by atomic rename."""
-    files.write(path, json.dumps(to_json(fit), indent=1, allow_nan=False) + "\n")
+    """Write `fit.json` at `path`, and beside it when it was made, each by atomic rename."""
+    fields = to_json(fit)
+    files.write(path.with_suffix(CREATED), f"{fields.pop('created')}\n")
+    files.write(path, json.dumps(fields, indent=1, allow_nan=False) + "\n")
 
 
 def load(path: Path) -> Fit:
@@ -342,4 +348,12 @@ def load(path: Path) -> Fit:
         raise ValueError(f"{path} is not JSON ({error}); run analysis.fit again") from error
     if value.get("format") != FORMAT:
         raise ValueError(f"{path}: format {value.get('format')!r} is not {FORMAT}; run analysis.fit again")
+    value.setdefault("created", _created(path))  # those of earlier versions hold it themselves
     return from_json(Fit, value, str(path))
+
+
+def _created(path: Path) -> str:
+    try:
+        return path.with_suffix(CREATED).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""  # fit.json was brought here alone
