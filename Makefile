@@ -72,5 +72,6 @@ lock: .venv/ready-dev ## write constraints.txt from what is installed
 	{ echo "# Every version of the locked environment (make lock writes this file)."; \
 	  $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.txt
 
-clean: ## remove what a study made; never touches .venv
-	rm -rf data runs reports mlflow.db mlflow.db-* mlartifacts dvc.lock
+clean: ## remove what a study made, DVC's copies too, and restore the results that git tracks; never touches .venv
+	rm -rf data runs reports mlflow.db mlflow.db-* mlartifacts dvc.lock .dvc/cache .dvc/tmp dvc_plots
+	@git checkout --quiet -- dvc.lock reports 2>/dev/null || true

@@ -31,6 +31,8 @@ IN_JOBS = ("study", "train", "sweeps", "kernels")
 """What jobs import: a config that is edited afterwards, or the analysis, changes no run."""
 IN_JOBS_TOO = ("analysis/__init__.py", "analysis/inputs/__init__.py", "analysis/inputs/recorded.py")
 """Of the analysis they import how records are read."""
+RESULTS = (":(exclude,glob)**/dvc.lock", ":(exclude)reports")
+"""Tracked by git, and no code: a pipeline that writes them anew does not change what runs."""
 MARKER = ".frozen.json"
 """In a copy of the code (see study.process.code_snapshot): the version that it is of, and where that came from."""
 
@@ -155,7 +157,7 @@ def _patch(root: Path, head: str) -> str:
             _git(
                 root, "add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul", env=own, stdin=listing
             )
-        return _git(root, "diff", "--binary", "--no-ext-diff", "--no-color", *base, "--", ".", env=own)
+        return _git(root, "diff", "--binary", "--no-ext-diff", "--no-color", *base, "--", ".", *RESULTS, env=own)
 
 
 def _untracked(root: Path, env: Mapping[str, str]) -> Iterator[str]:

@@ -97,6 +97,14 @@ def test_another_change_is_another_version(checkout: Path) -> None:
     assert current(checkout).sha == first.sha
 
 
+def test_results_that_git_tracks_are_no_code(checkout: Path) -> None:
+    (checkout / "dvc.lock").write_text("schema: '2.0'\n")
+    (checkout / "reports" / "isoflop").mkdir(parents=True)
+    (checkout / "reports" / "isoflop" / "metrics.json").write_text("{}\n")
+    git(checkout, "add", "dvc.lock", "reports")
+    assert not code_version.current(checkout).dirty
+
+
 def test_before_the_first_commit(tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "a.py").write_text("one = 1\n")
