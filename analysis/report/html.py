@@ -34,13 +34,19 @@ def join(*parts: str) -> Html:
     return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))
 
 
+CARDS = 5
+"""A table of so many columns becomes one card a row on a phone, each value below its column's name."""
+
+
 def table(head: list[str], rows: list[list[str]], classes: list[str] | None = None, name: str = "") -> Html:
     """Return a table in its own scroller; `classes` are the columns' classes ("number" aligns right)."""
     kinds = classes or [""] * len(head)
+    cards = len(head) >= CARDS
     top = tag("tr", *(tag("th", h, class_=k or None, scope="col") for h, k in zip(head, kinds, strict=True)))
     body = []
     for row in rows:
-        cells = zip(row, kinds, strict=True)
-        body.append(tag("tr", *(tag("td", cell, class_=kind or None) for cell, kind in cells)))
+        cells = zip(row, kinds, head, strict=True)
+        body.append(tag("tr", *(tag("td", c, class_=k or None, data_label=h if cards else None) for c, k, h in cells)))
     inner = tag("table", tag("thead", top), tag("tbody", *body))
-    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=name or "table")
+    kind = "scroll cards" if cards else "scroll"
+    return tag("div", inner, class_=kind, tabindex="0", role="region", aria_label=name or "table")

@@ -15,11 +15,17 @@ from analysis.values.study_result import Fit
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
+FOLDER = "figures"
+"""Where the figures' files are, beside the page."""
 
-def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
-    """Return the report as one HTML document that asks for nothing from outside."""
+
+def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Sequence[str] = ()) -> str:
+    """Return the report as one HTML document that asks for nothing from outside.
+
+    It links each figure's files, of these kinds, in the folder `figures` beside it.
+    """
     style = files("analysis.report").joinpath("style.css").read_text(encoding="utf-8")
-    body = _main(fit, rows, figures)
+    body = _main(fit, rows, figures, kinds)
     style += f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {canvas.dark_colours(body)} }} }}\n"
     title = f"{fit.study}: " + ("a law" if alone.is_alone(fit) else "what to train next")
     head = tag(
@@ -34,7 +40,7 @@ def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
     return "<!DOCTYPE html>\n" + tag("html", head, tag("body", body), lang="en") + "\n"
 
 
-def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
+def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Sequence[str]) -> Html:
     single = alone.is_alone(fit)
     sections = [
         *(alone.evidence(fit) if single else ()),
@@ -46,7 +52,9 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
         ("method", "How it was done", details.method(fit)),
     ]
     sections = [part for part in sections if not (single and part[0] == "choices")]
-    links = [("#" + f.name, f.title.split(":")[0]) for f in figures] + [("#" + s, title) for s, title, _ in sections]
+    shown = [figure for figure in figures if figure.shown]
+    apart = [figure for figure in figures if not figure.shown] if kinds else []
+    links = [("#" + f.name, f.title.split(":")[0]) for f in shown] + [("#" + s, title) for s, title, _ in sections]
     return tag(
         "main",
         tag("h1", f"Scaling study “{fit.study}”"),
@@ -56,7 +64,8 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
         answer.law(fit),
         details.approaches(fit),
         tag("nav", *(tag("a", text, href=target) for target, text in links), aria_label="sections"),
-        *(_figure(figure) for figure in figures),
+        *(tag("p", f"{f.title}. ", _files(f, kinds), class_="quiet") for f in apart),
+        *(_figure(figure, kinds) for figure in shown),
         *(tag("section", tag("h2", title), body, id=name) for name, title, body in sections),
         tag(
             "footer",
@@ -66,16 +75,23 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
     )
 
 
-def _figure(figure: Figure) -> Html:
+def _figure(figure: Figure, kinds: Sequence[str]) -> Html:
     panels = [Html(text) for text in figure.inline()]
     return tag(
         "section",
         tag("h2", figure.title),
         tag(
             "figure",
-            tag("figcaption", formula.prose(figure.caption), class_="caption"),
+            tag("figcaption", formula.prose(figure.caption), " ", _files(figure, kinds), class_="caption"),
             tag("div", *panels, class_="panels"),
             class_="single" if len(panels) == 1 else None,
         ),
         id=figure.name,
     )
+
+
+def _files(figure: Figure, kinds: Sequence[str]) -> Html:
+    """Return links to a figure's files; nothing where none were written."""
+    links = [tag("a", kind.upper(), href=f"{FOLDER}/{figure.name}.{kind}") for kind in kinds]
+    between = [part for link in links for part in (" ", link)][1:]
+    return tag("span", *between, class_="files") if links else Html("")

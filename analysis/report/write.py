@@ -1,8 +1,8 @@
-"""From fit.json to files: figures as SVG, PNG and CSV, and report.html."""
+"""From fit.json to files: figures as SVG, PDF, PNG and CSV, and report.html."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,13 @@ from analysis.report.figures import canvas, data
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Curve, Row
 from analysis.report.figures.registry import FIGURES
-from analysis.report.page import page
+from analysis.report.page import FOLDER, page
 from analysis.text import files
 from analysis.values import study_result
 from analysis.values.study_result import Fit
+
+KINDS = ("svg", "pdf", "png")
+"""What figures can be written as; the data of each are written as CSV beside it."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,14 @@ def figures(fit: Fit, rows: Sequence[Row], learning: Sequence[Curve] = ()) -> tu
     return tuple(figure for figure in every if figure is not None)
 
 
-def write(fit: Path, out: Path, runs: Path | None = None) -> Written:
+def write(
+    fit: Path, out: Path, runs: Path | None = None, kinds: Sequence[str] = KINDS, size: str = canvas.SCREEN
+) -> Written:
     """Write the report of the fit at `fit` into the folder `out`.
 
     `runs.csv` is read from beside `fit`; `runs` is the study's run folder, for learning curves. Figures go to
-    `out/figures/NAME.{svg,png,csv}`. ValueError says which input is missing or broken.
+    `out/figures/NAME.KIND` for each of `kinds` (svg, pdf, png), of one of canvas.SIZES, and their data to NAME.csv.
+    ValueError says which input is missing or broken.
     """
     found = study_result.load(fit)
     rows = data.read_rows(fit.parent / "runs.csv")
@@ -42,29 +48,32 @@ def write(fit: Path, out: Path, runs: Path | None = None) -> Written:
         raise ValueError(f"runs={runs} is not a folder; give runs=runs/STUDY, or leave it out for no learning curves")
     learning = () if runs is None else data.read_curves(runs, rows)
     drawn = figures(found, rows, learning)
-    written = tuple(path for figure in drawn for path in _write_figure(figure, out / "figures"))
-    _remove_stale(out / "figures", written)
+    written = tuple(path for figure in drawn for path in _write_figure(figure, out / FOLDER, kinds, size))
+    _remove_stale(out / FOLDER, written)
     report = out / "report.html"
-    _put(report, page(found, rows, drawn).encode())
+    _put(report, page(found, rows, drawn, (*kinds, "csv")).encode())
     return Written(report, written)
 
 
-def _write_figure(figure: Figure, folder: Path) -> list[Path]:
-    contents = {
-        "svg": figure.sheet.svg(figure.name, transparent=False).encode(),
-        "png": figure.sheet.png(),
-        "csv": canvas.csv_text(figure.table).encode(),
+def _write_figure(figure: Figure, folder: Path, kinds: Sequence[str], size: str) -> list[Path]:
+    sheet = figure.sized(size)
+    make: dict[str, Callable[[], bytes]] = {
+        "svg": lambda: sheet.svg(figure.name, transparent=False).encode(),
+        "pdf": sheet.pdf,
+        "png": sheet.png,
+        "csv": canvas.csv_text(figure.table).encode,
     }
-    for ending, content in contents.items():
-        _put(folder / f"{figure.name}.{ending}", content)
-    return [folder / f"{figure.name}.{ending}" for ending in contents]
+    paths = [folder / f"{figure.name}.{kind}" for kind in (*kinds, "csv")]
+    for path in paths:
+        _put(path, make[path.suffix[1:]]())
+    return paths
 
 
 def _remove_stale(folder: Path, written: Iterable[Path]) -> None:
     """Remove figures of an earlier fit that this one cannot fill, so that none contradicts the page."""
     kept = set(written)
     for name in FIGURES:
-        for ending in ("svg", "png", "csv"):
+        for ending in (*KINDS, "csv"):
             path = folder / f"{name}.{ending}"
             if path not in kept:
                 path.unlink(missing_ok=True)

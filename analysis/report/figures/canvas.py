@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 WIDTH = 4.6
 HEIGHT = 4.1
+SCREEN, COLUMN, PAGE = "screen", "column", "page"
+SIZES: Mapping[str, float | None] = {SCREEN: None, COLUMN: 3.35, PAGE: 7.0}
+"""How wide a sheet is [inches]: on a screen by its panels, in print one column of a page or all of it."""
+LEAST_TEXT = 0.68
+"""Text in print is never smaller than this share of that on a screen, of 10 and 9 points."""
 _COLOUR = re.compile(r"(?<![&\w])#[0-9a-f]{6}\b")
 _NAMED = re.compile(f'<g id="{style.HOVER}([^"]*)">')
 _DOT = re.compile(r"<use [^>]*/>")
@@ -44,18 +49,27 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that belong together, with the sentence that says what to see in them and their data."""
+    """Panels that belong together, with the sentence that says what to see in them and their data.
+
+    `across` panels stand side by side on a sheet; one that is not `shown` is a file only, not on the page.
+    """
 
     name: str
     title: str
     caption: str
     panels: tuple[Panel, ...]
     table: Table
+    across: int = 2
+    shown: bool = True
 
     @cached_property
     def sheet(self) -> Sheet:
-        """All panels on one sheet."""
-        return Sheet(self.panels)
+        """All panels on one sheet, as on a screen."""
+        return Sheet(self.panels, across=self.across)
+
+    def sized(self, size: str) -> Sheet:
+        """Return all panels on a sheet of one of SIZES."""
+        return self.sheet if size == SCREEN else Sheet(self.panels, size, self.across)
 
     def inline(self) -> tuple[str, ...]:
         """Return every panel as an SVG element of its own; the only one of a figure is on its sheet already."""
@@ -67,14 +81,22 @@ class Figure:
 
 
 class Sheet:
-    """Panels side by side, at most two in a row, drawn and laid out once however often they are saved.
+    """Panels side by side, drawn and laid out once however often they are saved.
 
-    The first save lays them out, by its format's own widths of text.
+    `size` is one of SIZES: as on a screen, or in print, in one column of a page or over all of it; text is then about
+    7 points large. The first save lays the panels out, by its format's own widths of text.
     """
 
-    def __init__(self, panels: Sequence[Panel]) -> None:
-        with _settings():
-            self._canvas = compose(panels)
+    def __init__(self, panels: Sequence[Panel], size: str = SCREEN, across: int = 2) -> None:
+        wide, across = SIZES[size], min(across, len(panels))
+        if size == COLUMN:
+            across = 1
+        scale = 1.0 if wide is None else min(wide / (across * WIDTH), 1.0)
+        self.text = max(scale, LEAST_TEXT)
+        self._dots = 160 if wide is None else 300
+        with _settings(scale=self.text):
+            self._canvas = compose(panels, across, (scale, self.text))
+            _thin(self._canvas, self.text)
 
     def svg(self, name: str, transparent: bool) -> str:
         """Return one SVG document, the same text for the same data."""
@@ -82,24 +104,43 @@ class Sheet:
         self._save(buffer, name, transparent, format="svg", metadata={"Date": None, "Creator": None})
         return _named_dots(buffer.getvalue())
 
-    def png(self, dpi: int = 160) -> bytes:
-        """Return a PNG image on a white ground."""
+    def png(self, dpi: int | None = None) -> bytes:
+        """Return a PNG image on a white ground: 160 dots an inch on a screen, 300 in print."""
         buffer = io.BytesIO()
-        self._save(buffer, "png", False, format="png", dpi=dpi, metadata={"Software": None})
+        self._save(buffer, "png", False, format="png", dpi=dpi or self._dots, metadata={"Software": None})
+        return buffer.getvalue()
+
+    def pdf(self) -> bytes:
+        """Return a PDF of one page as large as the sheet, the same bytes for the same data."""
+        buffer = io.BytesIO()
+        nothing = dict.fromkeys(("Creator", "Producer", "CreationDate"))
+        self._save(buffer, "pdf", False, format="pdf", metadata=nothing)
         return buffer.getvalue()
 
     def _save(self, target: Any, salt: str, transparent: bool, **options: Any) -> None:
-        with _settings(salt):
+        with _settings(salt, self.text):
             self._canvas.patch.set_visible(not transparent)
             self._canvas.savefig(target, facecolor=style.PAPER, **options)
             self._canvas.set_layout_engine(None)
 
 
-def _settings(salt: str = "") -> AbstractContextManager[None]:
+def _settings(salt: str = "", scale: float = 1.0) -> AbstractContextManager[None]:
     import matplotlib
 
-    settings: Any = {**style.RC, "svg.hashsalt": salt}
+    settings: Any = {**style.rc(scale), "svg.hashsalt": salt}
     return matplotlib.rc_context(settings)
+
+
+def _thin(canvas: Canvas, scale: float) -> None:
+    """Make lines and dots as much finer as text is smaller."""
+    from matplotlib.lines import Line2D
+
+    if scale == 1.0:
+        return
+    for line in canvas.findobj(Line2D):
+        line.set_linewidth(line.get_linewidth() * scale)
+        line.set_markersize(line.get_markersize() * scale)
+        line.set_markeredgewidth(line.get_markeredgewidth() * scale)
 
 
 def csv_text(table: Table) -> str:
@@ -164,14 +205,14 @@ def _named_dots(text: str) -> str:
     return "".join([*parts, text[end:]])
 
 
-def compose(panels: Sequence[Panel]) -> Canvas:
-    """Return a matplotlib figure with the panels side by side, at most two in a row."""
+def compose(panels: Sequence[Panel], across: int = 2, scale: tuple[float, float] = (1.0, 1.0)) -> Canvas:
+    """Return a matplotlib figure with at most `across` panels in a row; `scale` of width and height to a screen's."""
     from matplotlib.figure import Figure as Canvas
 
-    across = min(2, len(panels))
+    across = min(across, len(panels))
     rows = [panels[i : i + across] for i in range(0, len(panels), across)]
     heights = [max(p.height for p in row) for row in rows]
-    canvas = Canvas(figsize=(WIDTH * across, sum(heights)), layout="constrained")
+    canvas = Canvas(figsize=(scale[0] * WIDTH * across, scale[1] * sum(heights)), layout="constrained")
     grid = canvas.add_gridspec(len(rows), across, height_ratios=heights)
     for i, row in enumerate(rows):
         for j, panel in enumerate(row):

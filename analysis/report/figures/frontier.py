@@ -145,22 +145,22 @@ def draw(ax: Axes, path: Path, label: str) -> Axes:
     return ax
 
 
-def draw_line(ax: Axes, line: Line, data_end: float, name: str = "recommended law") -> None:
+def draw_line(ax: Axes, line: Line, data_end: float, name: str = "recommended law", colour: str = style.BLUE) -> None:
     """Draw a law: solid where there are data, dashed beyond, its band behind."""
     if line.low:
         ax.fill_between(
-            line.flops, line.low, line.high, color=style.BLUE, alpha=0.16, linewidth=0, zorder=1, label="its interval"
+            line.flops, line.low, line.high, color=colour, alpha=0.16, linewidth=0, zorder=1, label="its interval"
         )
     pairs = list(zip(line.flops, line.value, strict=True))
     inside = [p for p in pairs if not p[0] > data_end]
     beyond = [p for p in pairs if p[0] > data_end]
     if inside:
-        ax.plot(*zip(*inside, strict=True), color=style.BLUE, linewidth=1.8, zorder=2, label=name)
+        ax.plot(*zip(*inside, strict=True), color=colour, linewidth=1.8, zorder=2, label=name)
     if beyond:
         ax.plot(
             *zip(*(inside[-1:] + beyond), strict=True),
             "--",
-            color=style.BLUE,
+            color=colour,
             linewidth=1.6,
             zorder=2,
             label="beyond the data",
@@ -214,12 +214,14 @@ def error(ax: Axes, point: Point, place: float, colour: str) -> None:
     ax.errorbar(place, point.value, yerr=arms, fmt="none", ecolor=colour, elinewidth=1.5, capsize=3, zorder=3)
 
 
-def shade_extrapolation(ax: Axes, data_end: float, top: bool = False) -> None:
+def shade_extrapolation(ax: Axes, data_end: float, top: bool = False, say: bool = True) -> None:
     """Tint what lies beyond the largest budget with data and say so, at the foot or the `top`."""
     _, high = ax.get_xlim()
     if not data_end < high:
         return
     ax.axvspan(data_end, high, color=style.MUTED, alpha=0.08, linewidth=0, zorder=0)
+    if not say:
+        return
     ax.annotate(
         "beyond the data",
         (data_end, 0.97 if top else 0.03),

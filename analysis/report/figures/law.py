@@ -52,7 +52,7 @@ def draw_observed(ax: Axes, rows: Sequence[Row], loss_unit: str) -> Axes:
     both = [value for row in rows for value in (row.loss, row.predicted)]
     room = max((max(both) - min(both)) * 0.05, 1e-3)
     low, high = min(both) - room, max(both) + room
-    ax.plot([low, high], [low, high], color=style.MUTED, linewidth=1, zorder=1, label="equal")
+    ax.plot([low, high], [low, high], color=style.MUTED, linewidth=1, zorder=1, label="predicted = observed")
     _scatter(ax, [r.loss for r in rows], [r.predicted for r in rows], rows, named=True)
     ax.set_xlim(low, high)
     ax.set_ylim(low, high)

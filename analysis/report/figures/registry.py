@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from analysis.report.figures import backtest, cloud, curves, fan, frontier, law, loss, profiles, sensitivity, valleys
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Curve, Row
+from analysis.report.figures.paper import NAME as PAPER
+from analysis.report.figures.paper import figure as for_paper
 from analysis.values.study_result import Fit
 
 Make = Callable[[Fit, Sequence[Row], Sequence[Curve]], Figure | None]
@@ -22,4 +24,5 @@ FIGURES: Mapping[str, Make] = {
     "fan": lambda fit, rows, learning: fan.figure(fit),
     "sensitivity": lambda fit, rows, learning: sensitivity.figure(fit),
     "curves": lambda fit, rows, learning: curves.figure(fit, learning),
+    PAPER: lambda fit, rows, learning: for_paper(fit, rows),
 }

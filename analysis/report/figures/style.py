@@ -42,21 +42,25 @@ _FINE, _NEAR = 240, 3
 HOVER = "\u00a6"
 """Begins each name in the id of an artist whose dots have names (:func:`hover`)."""
 
-SMALL = 9.0
-NORMAL = 10.0
+SMALL = "small"
+"""Size of the text that draw functions set themselves: 9 points on a screen, less on a sheet for print (:func:`rc`)."""
 
-RC: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": NORMAL,
-    "axes.labelsize": NORMAL,
-    "axes.titlesize": NORMAL + 1,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-}
-"""Settings a figure is drawn and saved under (see analysis.report.figures.canvas)."""
+
+def rc(scale: float = 1.0) -> dict[str, Any]:
+    """Return the settings that a figure is drawn and saved under, its text `scale` times 10 and 9 points large."""
+    return {
+        "font.family": ["DejaVu Sans"],
+        "font.size": 10.8 * scale,  # of which matplotlib's "small" is 9 points
+        "axes.labelsize": 10.0 * scale,
+        "axes.titlesize": 11.0 * scale,
+        "xtick.labelsize": 9.0 * scale,
+        "ytick.labelsize": 9.0 * scale,
+        "legend.fontsize": 9.0 * scale,
+        "legend.title_fontsize": 9.0 * scale,
+        "svg.fonttype": "none",
+        "pdf.fonttype": 42,  # TrueType: journals refuse Type 3
+        "text.parse_math": False,
+    }
 
 
 def ramp(count: int) -> list[str]:
@@ -107,12 +111,26 @@ def key(ax: Axes, columns: int = 3, title: str = "") -> None:
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
-    below = ax.transAxes + ScaledTranslation(0, -36 / 72, ax.get_figure().dpi_scale_trans)  # type: ignore[union-attr]
+    below = ax.transAxes + ScaledTranslation(0, -3.6 * _text(ax) / 72, ax.get_figure().dpi_scale_trans)  # type: ignore[union-attr]
     found = ax.legend(
         handles, labels, title=title or None, loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=below,
-        ncols=min(columns, len(handles)), frameon=False, labelcolor=INK, columnspacing=1.2, handletextpad=0.5,
+        ncols=_columns(ax, labels, columns), frameon=False, labelcolor=INK, columnspacing=1.2, handletextpad=0.5,
     )  # fmt: skip
     found.get_title().set_color(MUTED)
+
+
+def _text(ax: Axes) -> float:
+    """Return the size of an axis label [points]."""
+    return float(ax.xaxis.label.get_fontsize())
+
+
+def _columns(ax: Axes, labels: Sequence[str], most: int) -> int:
+    """Return how many columns of a key fit below axes, at most so many."""
+    place = ax.get_subplotspec()
+    across = place.get_gridspec().ncols if place is not None else 1
+    width = 72 * ax.get_figure().get_size_inches()[0] / across  # type: ignore[union-attr]
+    entry = (0.6 * max(map(len, labels)) + 4) * 0.9 * _text(ax)
+    return max(1, min(most, len(labels), int(width / entry)))
 
 
 def hover(artist: Artist, names: Sequence[str]) -> None:

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from analysis.report import formula
 from analysis.report.__main__ import main, parse
-from analysis.report.figures import registry
+from analysis.report.figures import paper, registry
 from analysis.report.figures.data import Row, read_rows
 from analysis.report.html import VOID, Html, join, tag
 from analysis.report.page import page
 from analysis.report.write import figures, write
+from analysis.text import numbers
 from analysis.values import study_result
 from analysis.values.blocks import Check, Identified
 from analysis.values.study_result import Fit
@@ -109,9 +110,9 @@ def test_every_figure_is_in_the_page_with_a_name_and_a_caption(fit: Fit, rows: t
     drawn = figures(fit, rows)
     assert [f.name for f in drawn] == [*FIGURES]
     images = [a for name, a in read.tags if name == "svg"]
-    assert len(images) == sum(len(f.panels) for f in drawn)
+    assert len(images) == sum(len(f.panels) for f in drawn if f.shown)
     assert all(a.get("role") == "img" and a.get("aria-label") for a in images)
-    for figure in drawn:
+    for figure in (f for f in drawn if f.shown):
         caption = " ".join(figure.caption.split()).replace("^", "")  # raised on the page
         assert caption in read.text
         assert figure.name in read.ids()
@@ -271,7 +272,9 @@ def test_the_command_writes_all_files_and_the_same_bytes_again(
     assert main(given) == 0
     assert str(tmp_path / "report.html") in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert names == {f"{n}.{e}" for n in FIGURES for e in ("svg", "png", "csv")}
+    assert names == {f"{n}.{e}" for n in FIGURES for e in ("svg", "pdf", "png", "csv")}
+    linked = {a["href"] for name, a in Page((tmp_path / "report.html").read_text("utf-8")).tags if name == "a"}
+    assert {f"figures/{name}" for name in names} <= linked
     first = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()}
     assert all(content for content, _ in first.values())
     stale = tmp_path / "figures" / "curves.svg"
@@ -299,6 +302,8 @@ def test_learning_curves_join_when_the_runs_are_given(tmp_path: Path) -> None:
     [
         ([], "fit=PATH is missing"),
         (["fits=x"], "did you mean fit=PATH?"),
+        ([f"fit={FIT}", "figures=jpg"], "figures=jpg: 'jpg' is not allowed; use svg, pdf, png"),
+        ([f"fit={FIT}", "size=poster"], "size=poster: 'poster' is not allowed; use screen, column, page"),
         (["fit=/nowhere/fit.json"], "does not exist"),
         ([f"fit={FIT}", "runs=/nowhere", "out=/tmp/never"], "runs=/nowhere is not a folder"),
     ],
@@ -312,6 +317,38 @@ def test_help_and_parse(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "fit=reports/STUDY/fit.json" in capsys.readouterr().out
     assert parse(["fit=a=b", "out=c"]) == {"fit": Path("a=b"), "out": Path("c")}
+    assert parse(["fit=a", "figures=png,svg", "size=page"]) == {
+        "fit": Path("a"),
+        "figures": ("svg", "png"),
+        "size": "page",
+    }
+
+
+def test_figures_for_print_are_as_wide_as_a_column_and_of_the_kinds_asked_for(tmp_path: Path) -> None:
+    assert main([f"fit={FIT}", f"out={tmp_path}", "figures=pdf", "size=column"]) == 0
+    made = sorted((tmp_path / "figures").iterdir())
+    assert {path.suffix for path in made} == {".pdf", ".csv"}
+    for path in made:
+        if path.suffix == ".pdf":
+            content = path.read_bytes()
+            box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+) ?\]", content)
+            assert box is not None
+            assert float(box[1]) == pytest.approx(72 * 3.35, abs=0.1), path.name
+            assert b"/Type3" not in content and b"CreationDate" not in content
+
+
+def test_the_figure_for_a_paper_has_three_panels_and_exponents(fit: Fit, rows: tuple[Row, ...]) -> None:
+    figure = paper.figure(fit, rows)
+    assert figure is not None
+    assert len(figure.panels) == 3
+    wide = figure.sized("page").svg(figure.name, transparent=False)
+    size = re.search(r'width="([\d.]+)pt"', wide)
+    assert size is not None and float(size[1]) == pytest.approx(72 * 7)
+    text = Page(wide[wide.index("<svg") :]).text
+    growth = fit.recommendation.growth if fit.recommendation else {}
+    for name, letter in (("params", "a"), ("tokens", "b")):
+        assert f"{letter} = {numbers.number(growth[name].exponent)} ({numbers.interval(growth[name].interval)})" in text
+    assert paper.figure(replace(fit, recommendation=None), rows) is None
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -41,6 +41,8 @@ MEASURE = """
   const result = {wide: document.documentElement.scrollWidth - innerWidth, panels: [], clashes: [], outside: [],
     ink: getComputedStyle(document.body).color, paper: getComputedStyle(document.body).backgroundColor,
     broken: [...document.images].filter(i => !i.naturalWidth).length, height: document.body.scrollHeight};
+  result.clipped = [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)
+    .map(e => e.getAttribute('aria-label') + ': ' + e.scrollWidth + ' in ' + e.clientWidth);
   for (const svg of document.querySelectorAll('svg.panel')) {
     const whole = box(svg), name = svg.getAttribute('aria-label');
     result.panels.push({name, width: whole[2] - whole[0], height: whole[3] - whole[1]});
@@ -172,7 +174,7 @@ def reported(browser: Browser, method: str) -> list[dict[str, Any]]:
     return [event["params"] for event in browser.events if event.get("method") == method]
 
 
-@pytest.mark.parametrize("width", [375, 1200])
+@pytest.mark.parametrize("width", [390, 1400])
 def test_the_page_opens_without_an_error_a_request_or_an_overlap(browser: Browser, report: Path, width: int) -> None:
     found = visit(browser, report, width)
     assert [entry["entry"]["text"] for entry in reported(browser, "Log.entryAdded")] == []
@@ -181,30 +183,34 @@ def test_the_page_opens_without_an_error_a_request_or_an_overlap(browser: Browse
     assert {r["request"]["url"] for r in reported(browser, "Network.requestWillBeSent")} <= {report.as_uri()}
     assert found["broken"] == 0
     assert found["wide"] <= 0, "the page scrolls sideways"
+    assert found["clipped"] == []
     assert len(found["panels"]) == 19
     assert all(p["width"] > 300 and p["height"] > 200 and p["texts"] > 5 for p in found["panels"]), found["panels"]
     assert found["clashes"] == []
     assert found["outside"] == []
 
 
-@pytest.mark.parametrize("width", [375, 1200])
+@pytest.mark.parametrize("width", [375, 390, 1200, 1400])
 def test_a_real_study_with_many_budgets_reads_as_well(browser: Browser, real_report: Path, width: int) -> None:
     found = visit(browser, real_report, width)
     assert reported(browser, "Log.entryAdded") == []
     assert found["wide"] <= 0, "the page scrolls sideways"
+    assert found["clipped"] == []
     assert len(found["panels"]) >= 17
     assert found["clashes"] == []
     assert found["outside"] == []
 
 
 def test_the_measuring_notices_what_it_is_meant_to_notice(browser: Browser, report: Path, tmp_path: Path) -> None:
-    bad = '<img src="missing.png"><div style="width:3000px">wide</div><svg class="panel" viewBox="0 0 100 100">'
+    bad = '<div class="scroll" aria-label="long" style="width:302px"><div style="width:1500px">long</div></div>'
+    bad += '<img src="missing.png"><div style="width:3000px">wide</div><svg class="panel" viewBox="0 0 100 100">'
     bad += '<text x="10" y="50">first</text><text x="12" y="51">second</text><text x="95" y="99">outside</text></svg>'
     page = tmp_path / "bad.html"
     page.write_text(report.read_text(encoding="utf-8").replace("<footer>", bad + "<footer>"), encoding="utf-8")
     found = visit(browser, page, 1200)
     assert found["broken"] == 1
     assert found["wide"] > 1000
+    assert found["clipped"] == ["long: 1500 in 300"]
     assert found["clashes"] == ["null: second / first"]
     assert found["outside"] == ["null: outside"]
     assert reported(browser, "Log.entryAdded")
