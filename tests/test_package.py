@@ -1,0 +1,168 @@
+"""What is installed: one version, one command, an environment for laws alone, files that build to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions, requires
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import study
+from study import console, namesakes
+from study.commands import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+READ_BY_LAWS = ("numpy", "scipy", "pandas", "statsmodels", "matplotlib")
+ALONE = """import importlib.abc, sys
+refused = set(sys.argv[1].split(","))
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in refused:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refuse())
+sys.argv = ["scaling-study", *sys.argv[2:]]
+from study.console import main
+sys.exit(main())
+"""
+
+
+def pins(path: Path) -> dict[str, str]:
+    lines = (line for line in path.read_text("utf-8").splitlines() if "==" in line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+
+
+def needed(names: tuple[str, ...]) -> set[str]:
+    """Return what these distributions need, themselves included, in this environment and without extras."""
+    found: set[str] = set()
+    waiting = [*names]
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name not in found:
+            found.add(name)
+            wanted = (Requirement(text) for text in requires(name) or ())
+            waiting += [one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_laws_alone_have_all_that_they_need_and_no_torch() -> None:
+    laws, locked = pins(ROOT / "requirements" / "laws.txt"), pins(ROOT / "constraints.txt")
+    assert laws.keys() == needed(READ_BY_LAWS)
+    assert laws.items() <= locked.items(), "versions are those of constraints.txt"
+
+
+def test_laws_are_fitted_and_reported_in_an_environment_of_these_alone(tmp_path: Path) -> None:
+    kept = {*pins(ROOT / "requirements" / "laws.txt"), "scaling-study"}
+    every = packages_distributions().items()
+    refused = {top for top, owners in every if not {canonicalize_name(owner) for owner in owners} & kept}
+    assert {"torch", "mlflow", "hydra", "optuna", "dvc"} <= refused
+    words = ["fit", "runs=docs/example-runs.csv", f"out={tmp_path}", "resamples=20", "sensitivity=no"]
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, ",".join(refused), *words],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "train next" in done.stdout
+    assert (tmp_path / "report.html").is_file() and json.loads((tmp_path / "metrics.json").read_text())["runs"] == 25
+
+
+def test_sdist_and_wheel_are_the_same_bytes_when_built_twice(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / ".ci" / "dist.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names = [f"scaling_study-{study.__version__}-py3-none-any.whl", f"scaling_study-{study.__version__}.tar.gz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "study.__version__"}
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == study.__version__
+    assert f"\n## {study.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert PROJECT["project"]["license"] == "Apache-2.0" and (ROOT / "LICENSE").is_file()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """What the command starts: modules and their words, instead of being started."""
+    found: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(runpy, "run_module", lambda module, **_: found.append((module, sys.argv[1:])))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "rest"),
+    [
+        ("sweep study=lr dry_run=true", "study.sweep", ["study=lr", "dry_run=true"]),
+        ("fit runs=a.csv", "analysis.fit", ["runs=a.csv"]),
+        ("status lr --json", "study", ["status", "lr", "--json"]),
+        ("replay curves=c.npz", "sweeps.replay", ["curves=c.npz"]),
+    ],
+)
+def test_a_command_is_the_module_of_its_name(
+    words: str, module: str, rest: list[str], started: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scaling-study", *words.split()])
+    assert console.main() == 0
+    assert started == [(module, rest)]
+
+
+def test_every_command_is_there_and_named_once() -> None:
+    assert not console.MODULES.keys() & COMMANDS.keys()
+    for module, text in console.MODULES.values():
+        assert find_spec(module) is not None and text
+    assert PROJECT["project"]["scripts"] == {"scaling-study": "study.console:main"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 0, r"(?s)scaling-study COMMAND.*\n  sweep +make.*\n  fit +runs.*\n  status +points"),
+        (["--version"], 0, rf"scaling-study {re.escape(study.__version__)}$"),
+        (["fti"], 2, r"scaling-study: there is no command fti: did you mean fit\?$"),
+        (["xyzzy"], 2, r"scaling-study: there is no command xyzzy: scaling-study --help lists the commands$"),
+    ],
+)
+def test_what_it_says_by_itself(
+    words: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scaling-study", *words])
+    assert console.main() == code
+    assert re.match(said, "".join(capsys.readouterr()).strip())
+
+
+@pytest.mark.parametrize("file", ["namesake_of_ours.py", "namesake_of_ours/__init__.py"])
+def test_another_package_of_our_name_is_noticed(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, theirs = tmp_path / "home", tmp_path / "theirs"
+    for path in (home / "namesake_of_ours" / "__init__.py", theirs / file):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    monkeypatch.syspath_prepend(str(home))
+    assert namesakes.message(home, ["namesake_of_ours"]) is None
+    monkeypatch.syspath_prepend(str(theirs))
+    found = namesakes.message(home, ["namesake_of_ours"])
+    assert found is not None
+    assert found.startswith("Python finds another namesake_of_ours than ours: " + str(theirs / file.partition("/")[0]))
+    assert namesakes.message(tmp_path, ["namesake_of_ours"]) is None, "there is none of ours"
+
+
+def test_an_import_beside_a_namesake_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    namesakes.refuse()
+    monkeypatch.setattr(namesakes, "message", lambda home: f"another than {home.name}")
+    with pytest.raises(ImportError, match=f"another than {ROOT.name}"):
+        namesakes.refuse()
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    with pytest.raises(SystemExit) as ended:
+        namesakes.refuse()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"study: another than {ROOT.name}\n"
