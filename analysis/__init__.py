@@ -1,5 +1,10 @@
 """What the runs say: scaling laws, intervals, plans, plots, the report.
 
+>>> import analysis as sa
+>>> fit = sa.fit("docs/example-runs.csv", resamples=0, sensitivity=False)  # or runs/STUDY, mlflow:EXPERIMENT, a frame
+>>> fit.law.params.round(3).to_dict()
+{'E': 1.803, 'A': 527.474, 'B': 1911.412, 'alpha': 0.356, 'beta': 0.365}
+
 Names are imported when they are first used, so that `import analysis` costs nothing.
 """
 
@@ -9,35 +14,51 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis import approaches
+    from analysis import approaches, backtest, next, plan
     from analysis.approaches import envelope, isoflop
     from analysis.approaches import settings as hyperparameters
     from analysis.diagnostics.sensitivity import sensitivity
+    from analysis.fit import FitModule
     from analysis.inference.fit_law import fit_law
     from analysis.inference.law_result import LawFit
     from analysis.inference.selection import compare
     from analysis.inputs import frame
     from analysis.laws.registry import FORMS
+    from analysis.notebook import Optimum, StudyFit, load
+
+    fit: FitModule
 
 _PLACES = {
     "FORMS": "analysis.laws.registry",
     "LawFit": "analysis.inference.law_result",
     "compare": "analysis.inference.selection",
+    "Optimum": "analysis.notebook",
+    "StudyFit": "analysis.notebook",
     "fit_law": "analysis.inference.fit_law",
+    "load": "analysis.notebook",
     "sensitivity": "analysis.diagnostics.sensitivity",
 }
 _MODULES = {
     "approaches": "analysis.approaches",
+    "backtest": "analysis.backtest",
     "envelope": "analysis.approaches.envelope",
+    "fit": "analysis.fit",
     "frame": "analysis.inputs.frame",
     "hyperparameters": "analysis.approaches.settings",
     "isoflop": "analysis.approaches.isoflop",
+    "next": "analysis.next",
+    "plan": "analysis.plan",
 }
 
 __all__ = [
-    "FORMS", "LawFit", "approaches", "compare", "envelope", "fit_law", "frame", "hyperparameters", "isoflop",
-    "sensitivity",
+    "FORMS", "LawFit", "Optimum", "StudyFit", "approaches", "backtest", "compare", "envelope", "fit", "fit_law",
+    "frame", "hyperparameters", "isoflop", "load", "next", "plan", "sensitivity",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,37 +1,31 @@
-"""`python -m analysis.fit`: from runs to scaling laws, `fit.json`, `metrics.json`, `runs.csv` and `report.html`."""
+"""`python -m analysis.fit`: from runs to scaling laws, `fit.json`, `metrics.json`, `runs.csv` and `report.html`.
+
+In Python the module itself is called: `import analysis as sa; fit = sa.fit("runs/isoflop")` loads the runs, fits them
+and returns an :class:`analysis.notebook.StudyFit`, whichever of `analysis` and `analysis.fit` was imported first.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from analysis.results import load, tracked
 from analysis.results.fit_keys import EXAMPLES, KEYS, PURPOSE, parse
+from analysis.results.fitted import fitted, write
+from analysis.results.load import load_frame
 from analysis.results.predicted import with_prediction
-from analysis.text import commandline, files
+from analysis.text import commandline
 from analysis.values.json_values import to_json
-from analysis.values.study_result import Fit, save
+from analysis.values.study_result import Fit
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.notebook import StudyFit
+
 __all__ = ["KEYS", "fit", "load_frame", "main", "parse", "with_prediction", "write"]
-
-
-def load_frame(options: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the tidy frame that `runs=` names; a file has to have the columns that the form reads."""
-    from analysis.approaches.curves import NEEDS
-    from analysis.inputs.columns import REQUIRED
-    from analysis.laws.registry import CURVES, FORMS
-
-    if options["form"] == CURVES:
-        return load.load(options, need=NEEDS)
-    form = FORMS[options["form"]]
-    reads = (*form.inputs, form.target)
-    surface = {"params", "tokens"} <= set(form.inputs) and form.target == "loss"
-    return load.load(options, need=tuple(dict.fromkeys((*REQUIRED, *reads) if surface else reads)))
 
 
 def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: Any) -> Fit:
@@ -59,31 +53,7 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
     >>> found.form, found.rows_used, sorted(found.params)
     ('E + A/N^alpha + B/D^beta', 25, ['A', 'B', 'E', 'alpha', 'beta'])
     """
-    asked = {key.name: key.default for key in KEYS} | dict(options or {}) | given
-    from analysis.inputs.frame import used
-    from analysis.inputs.large import refuse_fitted
-    from analysis.laws.registry import CURVES, FORMS
-    from analysis.results.single_law import curves_only, law_only, settings_only
-    from analysis.results.study_fit import Parts
-
-    if asked["form"] == CURVES:
-        return curves_only(frame, asked)
-    if FORMS[asked["form"]].target in ("lr", "batch_tokens"):
-        return settings_only(frame, asked)
-    complete = frame[frame["used"]][["params", "tokens", "flops", "loss"]].notna().all(axis=None)
-    if not complete:
-        return law_only(frame, asked)
-    rows = used(frame)
-    refuse_fitted(len(rows))
-    return Parts(frame, rows, asked).result()
-
-
-def write(result: Fit, frame: pd.DataFrame, folder: Path) -> None:
-    """Write `runs.csv`, `points.csv` and `metrics.json`, then `fit.json`, each by atomic rename."""
-    files.write(folder / "runs.csv", with_prediction(result, frame).to_csv(index=False))
-    files.write(folder / "points.csv", tracked.points(result, frame).to_csv(index=False))
-    files.write(folder / "metrics.json", tracked.metrics_text(result))
-    save(result, folder / "fit.json")
+    return fitted(frame, {key.name: key.default for key in KEYS} | dict(options or {}) | given)[0]
 
 
 def act(options: Mapping[str, Any]) -> int:
@@ -131,7 +101,42 @@ def main(given: Sequence[str] | None = None) -> int:
     return commandline.run("analysis.fit", PURPOSE, KEYS, act, given, examples=EXAMPLES)
 
 
+class FitModule(ModuleType):
+    """This module, which `analysis.fit(...)` calls: a submodule takes the place of a function of its name."""
+
+    KEYS: Any
+    fit: Any
+    load_frame: Any
+    main: Any
+    parse: Any
+    with_prediction: Any
+    write: Any
+
+    def __call__(self, runs: str | Path | pd.DataFrame, **options: Any) -> StudyFit:
+        """Fit laws to the runs of a study and return what they say.
+
+        Parameters
+        ----------
+        runs : str, Path or DataFrame
+            A study's folder, "mlflow:EXPERIMENT", a file of runs, or what `analysis.load` returned.
+        **options
+            Keys of `python -m analysis.fit`: form, approach, loss, budget, resamples, columns, where, ...
+
+        Examples
+        --------
+        >>> import analysis as sa
+        >>> fit = sa.fit("docs/example-runs.csv", resamples=100, sensitivity=False)
+        >>> fit
+        StudyFit(example-runs: 25 of 25 runs, L(N, D) = 1.80 + 527/N^0.356 + 1910/D^0.365)
+        """
+        from analysis.notebook import fit as fitted_study
+
+        return fitted_study(runs, **options)
+
+
 if __name__ == "__main__":
     from train.spec.interrupts import guarded
 
     sys.exit(guarded(main, "analysis.fit"))
+else:
+    sys.modules[__name__].__class__ = FitModule

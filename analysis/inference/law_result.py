@@ -8,15 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.inference.inferred_law import InferredLaw
+from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Interval
 
 if TYPE_CHECKING:
     from analysis.inference.summary import Summary
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LawFit(InferredLaw):
     """A fitted law. Constants and quantities that follow from them go by name; see `fit_law` for how it was made."""
+
+    def __repr__(self) -> str:
+        """Return the law with its constants in one line; `summary()` says more."""
+        constants = ", ".join(f"{name} {numbers.number(value)}" for name, value in self.params.items())
+        return f"LawFit({self.form.name}: {constants}; {numbers.counted(self.nobs, 'row')})"
+
+    def _repr_html_(self) -> str:
+        """Return the summary for a notebook."""
+        return self.summary().as_html()
 
     def check(self, runs: Any = None) -> tuple[Check, ...]:
         """Return findings about the fit, each with a code and advice; `runs` may hold columns beyond the form's."""

@@ -40,6 +40,21 @@ def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Sequen
     return "<!DOCTYPE html>\n" + tag("html", head, tag("body", body), lang="en") + "\n"
 
 
+def head(fit: Fit) -> Html:
+    """Return the answer, the law and the findings that forbid trusting it as a fragment of HTML, for a notebook."""
+    single = alone.is_alone(fit)
+    style = files("analysis.report").joinpath("notebook.css").read_text(encoding="utf-8")
+    return tag(
+        "div",
+        tag("style", Html(style)),
+        alone.lead(fit) if single else answer.lead(fit),
+        answer.alarms(fit),
+        Html("") if single else answer.tiles(fit),
+        answer.law(fit),
+        class_="study-fit",
+    )
+
+
 def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Sequence[str]) -> Html:
     single = alone.is_alone(fit)
     sections = [

@@ -69,6 +69,20 @@ def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.
     return frame.best(found) if options.get("select") == "best" else found
 
 
+def load_frame(options: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the tidy frame that `runs=` names; a file has to have the columns that the law `form=` reads."""
+    from analysis.approaches.curves import NEEDS
+    from analysis.inputs.columns import REQUIRED
+    from analysis.laws.registry import CURVES, FORMS
+
+    if options["form"] == CURVES:
+        return load(options, need=NEEDS)
+    form = FORMS[options["form"]]
+    reads = (*form.inputs, form.target)
+    surface = {"params", "tokens"} <= set(form.inputs) and form.target == "loss"
+    return load(options, need=tuple(dict.fromkeys((*REQUIRED, *reads) if surface else reads)))
+
+
 def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFrame:
     from analysis.inputs import columns, foreign, rows, study, tables
 

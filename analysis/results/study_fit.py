@@ -52,7 +52,7 @@ class Parts:
         self.other, self.extra, self.other_fit = self._other_law()
         self.envelope, self.envelope_laws = _envelope(frame, asked)
         large.log.info("recommendation and backtest")
-        self.plan, self.why = self._recommended()
+        self.plan, self.why = self.recommended(self.budget)
         far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
         self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, choices=chosen, **held(asked))
         block = found.block if isinstance(found, surface.Surface) else found
@@ -154,13 +154,13 @@ class Parts:
             return None, {}, None
         return None, {"interval": self.law.interval_method, "law": to_json(self.law.record())}, None
 
-    def _recommended(self) -> tuple[Recommendation | None, str]:
-        """Return what the form and the approach that were asked for recommend; None, and why, where they cannot."""
+    def recommended(self, budget: float) -> tuple[Recommendation | None, str]:
+        """Return what form and approach recommend for a budget [FLOPs]; None, and why, where they cannot."""
         from analysis.planning import recommend
 
-        approach, rows, budget = self.asked["approach"], self.rows, self.budget
+        approach, rows = self.asked["approach"], self.rows
         if self.other is not None and "3" in approach:
-            return self._by_law()
+            return self._by_law(budget)
         if approach == ("1",):
             if not self.envelope_laws:
                 return None, self.envelope.reason if self.envelope else "there is no envelope"
@@ -168,17 +168,17 @@ class Parts:
         only = "" if "3" in approach else "valleys"
         surface = None if only and self.other is not None else self.surface
         found = recommend.recommend(rows, self.valleys, self.frontier, surface=surface, budget=budget, only=only)
-        return found, "" if found else self._reason(only)
+        return found, "" if found else self._reason(only, budget)
 
-    def _reason(self, only: str) -> str:
+    def _reason(self, only: str, budget: float) -> str:
         """Return why no approach recommends a size."""
         from analysis.planning import recommend
 
         if only:
             return f"no approach that was asked for can recommend a size: {self.valleys.block.reason}".rstrip(": ")
-        return recommend.why_none(self.rows, self.valleys, self.surface, self.budget)
+        return recommend.why_none(self.rows, self.valleys, self.surface, budget)
 
-    def _by_law(self) -> tuple[Recommendation | None, str]:
+    def _by_law(self, budget: float) -> tuple[Recommendation | None, str]:
         """Return the recommendation of another form than the surface, beside the valleys, which need no form."""
         from analysis.planning import recommend
 
@@ -193,9 +193,9 @@ class Parts:
         self.drawn = (law, price, sizes)
         assert self.other is not None, "it was fitted"
         plan = recommend.by_other_law(
-            law, price, sizes, block=self.other, valley_fit=self.valleys, rows=self.rows, budget=self.budget
+            law, price, sizes, block=self.other, valley_fit=self.valleys, rows=self.rows, budget=budget
         )
-        none = f"form={self.asked['form']} has no best size for {numbers.flops(self.budget)} near the sizes swept"
+        none = f"form={self.asked['form']} has no best size for {numbers.flops(budget)} near the sizes swept"
         return plan, "" if plan else none
 
     def _evidence(self) -> dict[str, Any]:

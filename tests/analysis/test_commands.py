@@ -53,7 +53,7 @@ EXAMPLES = (
     "approaches.comparison", "approaches.cost", "approaches.curves", "approaches.envelope", "approaches.isoflop",
     "approaches.optimum", "approaches.settings", "diagnostics.backtest", "diagnostics.schedule",
     "diagnostics.sensitivity", "fit", "inference.fit_law", "inference.selection", "inputs.rows", "inputs.tables",
-    "laws.registry", "plan", "planning.next_runs", "planning.shapes", "results.law_comparison",
+    "laws.registry", "notebook", "plan", "planning.next_runs", "planning.shapes", "results.law_comparison",
 )  # fmt: skip
 
 

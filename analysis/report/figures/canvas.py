@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -203,6 +204,21 @@ def _named_dots(text: str) -> str:
                 parts += [text[end : dot.start()], f"<g><title>{name}</title>{dot[0]}</g>"]
                 end = dot.end()
     return "".join([*parts, text[end:]])
+
+
+def new_axes(height: float = HEIGHT) -> Axes:
+    """Return empty axes on a figure of their own, as large as a panel of the report [height in inches].
+
+    In a notebook the figure is pyplot's, which shows it below the cell; elsewhere `ax.figure.savefig(path)` writes it.
+    """
+    with _settings():
+        if sys.modules.keys() & {"ipykernel", "matplotlib.pyplot"}:
+            from matplotlib import pyplot
+
+            return pyplot.figure(figsize=(WIDTH, height), layout="constrained").add_subplot()
+        from matplotlib.figure import Figure as Canvas
+
+        return Canvas(figsize=(WIDTH, height), layout="constrained").add_subplot()
 
 
 def compose(panels: Sequence[Panel], across: int = 2, scale: tuple[float, float] = (1.0, 1.0)) -> Canvas:

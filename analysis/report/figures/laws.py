@@ -27,9 +27,9 @@ MANY = 30.0
 
 def new() -> Axes:
     """Return empty axes of the report's size, on a figure of their own (`ax.figure.savefig(path)`)."""
-    from matplotlib.figure import Figure
+    from analysis.report.figures.canvas import new_axes
 
-    return Figure(figsize=(4.6, 3.6), layout="constrained").add_subplot()
+    return new_axes(3.6)
 
 
 def residuals(fit: LawFit, against: str = "params", ax: Axes | None = None) -> Axes:

@@ -1,0 +1,275 @@
+"""What a notebook does with a study's runs: load them, fit laws to them, look at what the laws say.
+
+>>> import analysis as sa
+>>> fit = sa.fit("docs/example-runs.csv", resamples=100, sensitivity=False)
+>>> fit.law
+LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)
+>>> best = fit.optimum(1e22)
+>>> f"{best.params:.3g} parameters, {best.tokens:.3g} tokens"
+'9.04e+09 parameters, 1.84e+11 tokens'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.results.fit_keys import KEYS
+from analysis.text import numbers
+from analysis.values.blocks import Check, Interval
+from analysis.values.json_values import to_json
+from analysis.values.study_result import Fit, Recommendation
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from analysis.inference.law_result import LawFit
+    from analysis.report.figures.data import Row
+    from analysis.results.study_fit import Parts
+
+    Runs = str | Path | pd.DataFrame
+
+COMMAND_ONLY = ("runs", "out", "report")
+
+
+def load(runs: str | Path, **options: Any) -> pd.DataFrame:
+    """Return runs as a tidy frame: one row a run, also those that no fit uses, with the reason beside them.
+
+    Parameters
+    ----------
+    runs : str or Path
+        A study's folder ("runs/isoflop"), "mlflow:EXPERIMENT" or a file of runs (.csv, .tsv, .parquet, .jsonl).
+    **options
+        Keys of `python -m analysis.fit` that say how to read: columns, where, params, flop_rule, loss_unit, uri, ...
+
+    Raises
+    ------
+    ValueError
+        There are no such runs, or an option is not known or does not fit them.
+
+    Examples
+    --------
+    >>> frame = load("docs/example-runs.csv")
+    >>> len(frame), int(frame["used"].sum()), frame["loss_unit"][0]
+    (25, 25, 'nats per token')
+    """
+    from analysis.results.load import load_frame
+
+    return load_frame({**_asked(options), "runs": str(runs)})
+
+
+def fit(runs: Runs, **options: Any) -> StudyFit:
+    """Fit laws to runs, as `python -m analysis.fit` does; see :class:`analysis.fit.FitModule`."""
+    from analysis.results.fitted import fitted
+
+    asked = _asked(options)
+    if isinstance(runs, (str, Path)):
+        asked["runs"] = str(runs)
+        frame = load(runs, **options)
+    else:
+        frame = runs
+    return StudyFit(*fitted(frame, asked), frame, asked)
+
+
+def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of a fit, those given as text read as on a command line; ValueError names a wrong one."""
+    from analysis.laws.registry import resolve
+    from analysis.text import commandline
+
+    known = {key.name: key for key in KEYS if key.name not in COMMAND_ONLY}
+    texts = [f"{name}={value}" for name, value in options.items() if isinstance(value, str) or name not in known]
+    read = commandline.parse(texts, tuple(known.values()))
+    asked = {**read, **{name: value for name, value in options.items() if not isinstance(value, str)}}
+    return {**asked, "form": resolve(asked["form"], curves=True), "runs": ""}
+
+
+@dataclass(frozen=True, repr=False)
+class Optimum:
+    """The compute-optimal run of a budget [FLOPs] by one approach: parameters, tokens, loss, and their intervals.
+
+    `intervals` are of params, tokens, tokens_per_param and loss, None where the runs give none; `extrapolation_factor`
+    is the budget over the largest run's FLOPs.
+    """
+
+    budget_flops: float
+    params: float
+    tokens: float
+    tokens_per_param: float
+    loss: float | None
+    intervals: Mapping[str, Interval | None]
+    approach: str
+    extrapolation_factor: float
+
+    @classmethod
+    def of(cls, plan: Recommendation) -> Optimum:
+        """Return what a recommendation says of its budget."""
+        return cls(
+            plan.budget_flops, plan.params, plan.tokens, plan.tokens_per_param, plan.loss, plan.intervals,
+            plan.approach, plan.extrapolation_factor,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Return the run in one line."""
+        known = "" if self.loss is None else f", loss {numbers.number(self.loss, 4)}{self._ends('loss', 4)}"
+        return (
+            f"Optimum({numbers.flops(self.budget_flops)}: N* {numbers.count(self.params)}{self._ends('params')}, "
+            f"D* {numbers.count(self.tokens)}{self._ends('tokens')}{known}, by the {self.approach})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the run as a small table."""
+        from analysis.report.html import table
+
+        lines: list[tuple[str, str, Any]] = [
+            ("parameters N*", "params", numbers.count), ("tokens D*", "tokens", numbers.count),
+            ("tokens per parameter", "tokens_per_param", numbers.number),
+            ("loss", "loss", lambda value: numbers.number(value, 4)),
+        ]  # fmt: skip
+        rows = [
+            [label, show(getattr(self, name)), numbers.interval(self.intervals.get(name), show)]
+            for label, name, show in lines
+        ]
+        return table([f"at {numbers.flops(self.budget_flops)}", f"by the {self.approach}", "interval"], rows)
+
+    def _ends(self, name: str, digits: int = 3) -> str:
+        show = numbers.count if name != "loss" else lambda value: numbers.number(value, digits)
+        between = numbers.interval(self.intervals.get(name), show)
+        return "" if between == numbers.MISSING else f" ({between})"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StudyFit:
+    """Laws fitted to the runs of a study: what `analysis.fit(runs)` returns.
+
+    `result` is everything that `fit.json` holds. `frame` has the runs; `options` what the fit was asked for.
+    """
+
+    result: Fit
+    _parts: Parts | None
+    frame: pd.DataFrame
+    options: Mapping[str, Any]
+
+    @cached_property
+    def law(self) -> LawFit:
+        """The fitted law: constants, intervals, residuals, predictions; ValueError where there is none."""
+        from analysis.approaches import parametric
+
+        parts = self._parts
+        found = None if parts is None else (parts.law if parts.other is None else parts.other_fit)
+        if parts is None and self.result.approach != "curves":
+            found = parametric.law_and_fit(self.frame, None, self.options)[2]
+        if found is None:
+            raise ValueError(f"there is no law L(N, D) of these runs: {self.result.reason or self.result.form}")
+        return found
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """What to train with the budget of the fit (`budget=`, else ten times the largest); None without an answer."""
+        return self.result.recommendation
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Findings, each with a code, a level, a message and advice."""
+        return self.result.checks
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """The runs with the column `predicted`, the law's loss."""
+        from analysis.results.predicted import with_prediction
+
+        return with_prediction(self.result, self.frame)
+
+    def optimum(self, budget: float) -> Optimum:
+        """Return the compute-optimal run of a budget [FLOPs] by the approach that the fit follows.
+
+        ValueError says why the runs do not give one.
+        """
+        if not 0.0 < budget < float("inf"):
+            raise ValueError(f"budget={budget}: a positive number of FLOPs is needed, such as 1e22")
+        plan, why = (None, "one law is all there is") if self._parts is None else self._parts.recommended(float(budget))
+        if plan is None:
+            raise ValueError(f"these runs give no best size for {numbers.flops(budget)}: {why}")
+        return Optimum.of(plan)
+
+    def summary(self) -> str:
+        """Return the lines that `python -m analysis.fit` ends with: law, frontier, what to train, how far to trust."""
+        from analysis.report.terminal import summary
+
+        return summary(to_json(self.result))
+
+    def plot_isoflop(self, ax: Axes | None = None) -> Axes:
+        """Draw loss against parameters at equal compute: runs, law, parabolas and their minima; return the axes."""
+        return self.plot("valleys", "valleys", ax)
+
+    def plot_frontier(self, quantity: str = "params", ax: Axes | None = None) -> Axes:
+        """Draw optimal "params" or "tokens" against compute, with the law's band; return the axes."""
+        return self.plot("frontier", quantity, ax)
+
+    def plot_loss(self, ax: Axes | None = None) -> Axes:
+        """Draw the lowest loss against compute; return the axes."""
+        return self.plot("loss", "loss", ax)
+
+    def plot_residuals(self, against: str = "flops", ax: Axes | None = None) -> Axes:
+        """Draw residuals against "params", "tokens" or "flops", coloured by budget; return the axes."""
+        return self.plot("law", against, ax)
+
+    def plot(self, figure: str, panel: str = "", ax: Axes | None = None) -> Axes:
+        """Draw one panel of a figure of the report on `ax`, or on new axes; return the axes.
+
+        ValueError lists the figures, or the figure's panels, or says that these runs cannot fill it.
+        """
+        from analysis.report.figures.canvas import new_axes
+        from analysis.report.figures.registry import FIGURES
+
+        if figure not in FIGURES:
+            raise ValueError(f"figure={figure!r} is not known; use one of {', '.join(FIGURES)}")
+        found = FIGURES[figure](self.result, self._rows, ())
+        if found is None:
+            raise ValueError(f"these runs cannot fill the figure {figure!r}: {self.result.reason or 'see checks'}")
+        panels = {one.name: one for one in found.panels}
+        name = panel or found.panels[0].name
+        if name not in panels:
+            raise ValueError(f"{name!r} is no panel of {figure}; use one of {', '.join(panels)}")
+        return panels[name].draw(ax if ax is not None else new_axes(panels[name].height))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write fit.json, metrics.json, points.csv and runs.csv into a folder; return the path of fit.json."""
+        from analysis.results.fitted import write
+
+        write(self.result, self.frame, Path(folder))
+        return Path(folder) / "fit.json"
+
+    def report(self, folder: str | Path, figures: Sequence[str] = ("svg", "pdf", "png"), size: str = "screen") -> Path:
+        """Write report.html with its figures, and what `save` writes, into a folder; return the page's path."""
+        from analysis.report.write import write
+
+        runs = Path(str(self.options.get("runs") or ""))
+        learning = runs if (runs / "points.jsonl").is_file() else None
+        return write(self.save(folder), Path(folder), learning, tuple(figures), size).report
+
+    def __repr__(self) -> str:
+        """Return study, runs and law in one line; `summary()` says more."""
+        from analysis.report.terminal import law_text
+
+        used = f"{self.result.runs.used} of {self.result.runs.total} runs"
+        side = "L(N, D) = " if self.result.approach == "surface" else ""
+        law = (
+            f"{side}{law_text(to_json(self.result))}" if self.result.status == "ok" else f"no law: {self.result.reason}"
+        )
+        return f"StudyFit({self.result.study}: {used}, {law})"
+
+    def _repr_html_(self) -> str:
+        """Return the head of the report for a notebook: answer, law, findings."""
+        from analysis.report.page import head
+
+        return head(self.result)
+
+    @cached_property
+    def _rows(self) -> tuple[Row, ...]:
+        from analysis.report.figures.data import as_rows
+
+        return as_rows(self.runs)

@@ -1,0 +1,145 @@
+"""What a notebook does: `import analysis as sa`, load, fit, look."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import analysis as sa
+from analysis.values import study_result
+
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "docs" / "example-runs.csv"
+
+
+@pytest.fixture(scope="module")
+def fit() -> sa.StudyFit:
+    return sa.fit(RUNS, resamples=40, sensitivity=False)
+
+
+def test_the_names_are_there_to_be_completed() -> None:
+    assert dir(sa) == sorted(sa.__all__, key=lambda name: (name.lower() == name, name))
+    assert {"load", "fit", "fit_law", "compare", "plan", "StudyFit"} <= set(dir(sa))
+    shown = {name for name in dir(sa.StudyFit) if not name.startswith("_")}
+    assert {"law", "optimum", "plot_isoflop", "plot_frontier", "plot_residuals", "report", "save", "summary"} <= shown
+    assert all(getattr(sa.StudyFit, name).__doc__ for name in shown)
+
+
+def test_the_packages_own_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    found = doctest.testmod(sa)
+    assert (found.attempted > 0, found.failed) == (True, 0)
+
+
+def test_the_command_can_be_called_whatever_was_imported_first() -> None:
+    """As a function and as a module, and run as a command; the package alone imports nothing heavy."""
+    code = """
+import runpy, sys
+import analysis as sa
+light = set(sys.modules)
+first = sa.fit
+assert callable(first) and callable(first.fit) and callable(sa.compare)
+import analysis.fit, analysis.compare
+from analysis import fit
+assert analysis.fit is fit is first and callable(sa.fit) and callable(sa.compare)
+for name in [name for name in sys.modules if name.partition(".")[0] == "analysis"]:
+    del sys.modules[name]
+import analysis.compare
+import analysis.fit
+import analysis as sa
+assert callable(sa.fit) and callable(sa.fit.fit) and sa.fit is sys.modules["analysis.fit"] and callable(sa.compare)
+del sys.modules["analysis.fit"]
+sys.argv = ["", "--help"]
+try:
+    runpy.run_module("analysis.fit", run_name="__main__")
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+assert not light & {"numpy", "pandas", "scipy", "matplotlib"}, "import analysis"
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "usage: python -m analysis.fit" in done.stdout
+
+
+def test_a_fit_says_in_a_line_what_it_is(fit: sa.StudyFit) -> None:
+    assert repr(fit) == "StudyFit(example-runs: 25 of 25 runs, L(N, D) = 1.80 + 527/N^0.356 + 1910/D^0.365)"
+    assert repr(fit.law) == "LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)"
+    assert len(repr(fit.optimum(1e22))) < 160
+    for shown, words in ((fit, "train"), (fit.law, "chinchilla"), (fit.optimum(1e22), "parameters N*")):
+        html = shown._repr_html_()
+        assert words in html
+        assert html.count("<table") == html.count("</table>")
+        assert "<script" not in html
+
+
+def test_it_is_the_fit_of_the_command(fit: sa.StudyFit) -> None:
+    options = {"runs": str(RUNS), "resamples": 40, "sensitivity": False}
+    again = sa.fit.fit(sa.load(RUNS), options)
+    assert again == fit.result
+    assert fit.law.params.to_dict() == pytest.approx(fit.result.params)
+    assert len(fit.runs) == 25 and fit.runs["predicted"].notna().all()
+    assert fit.checks == fit.result.checks
+
+
+def test_the_optimum_of_the_fits_own_budget_is_its_recommendation(fit: sa.StudyFit) -> None:
+    plan = fit.recommendation
+    assert plan is not None
+    here = fit.optimum(plan.budget_flops)
+    assert (here.params, here.tokens, here.loss) == (plan.params, plan.tokens, plan.loss)
+    assert here.intervals == plan.intervals
+    far = fit.optimum(1e22)
+    assert far.params > here.params and far.extrapolation_factor == pytest.approx(100, rel=0.01)
+    with pytest.raises(ValueError, match="a positive number of FLOPs"):
+        fit.optimum(-1.0)
+
+
+def test_figures_are_those_of_the_report(fit: sa.StudyFit) -> None:
+    assert fit.plot_isoflop().get_xlabel() == "parameters N"
+    assert "optimal tokens D*" in fit.plot_frontier("tokens").get_ylabel()
+    assert "lowest validation loss" in fit.plot_loss().get_ylabel()
+    ax = fit.plot_residuals()
+    assert fit.plot_residuals("params", ax=ax) is ax
+    with pytest.raises(ValueError, match="'size' is no panel of frontier; use one of params, tokens"):
+        fit.plot_frontier("size")
+    with pytest.raises(ValueError, match="figure='valley' is not known"):
+        fit.plot("valley")
+    with pytest.raises(ValueError, match="cannot fill the figure 'curves'"):
+        fit.plot("curves")
+
+
+def test_the_report_is_written_with_what_the_command_writes(fit: sa.StudyFit, tmp_path: Path) -> None:
+    page = fit.report(tmp_path / "rep", figures=("svg",))
+    assert page == tmp_path / "rep" / "report.html"
+    made = {path.name for path in page.parent.iterdir()}
+    assert {"fit.json", "runs.csv", "metrics.json", "report.html", "figures"} <= made
+    assert study_result.load(page.parent / "fit.json") == fit.result
+    assert {path.suffix for path in (page.parent / "figures").iterdir()} == {".svg", ".csv"}
+
+
+def test_options_are_those_of_the_command(tmp_path: Path) -> None:
+    frame = sa.load(str(RUNS), where="params:<1e9")
+    assert frame["params"].max() < 1e9
+    with pytest.raises(ValueError, match=r"did you mean resamples=\?"):
+        sa.fit(frame, resample=3)
+    with pytest.raises(ValueError, match="form=chinchila is not known; did you mean form=chinchilla"):
+        sa.fit(frame, form="chinchila")
+    with pytest.raises(ValueError, match="does not exist"):
+        sa.load(tmp_path / "none.csv")
+    tied = sa.fit(frame, form="tied", resamples="0", sensitivity="no", interval="delta")
+    assert tied.law.form.name == "chinchilla_tied" and tied.result.resamples == 0
+
+
+def test_where_one_law_is_all_there_is_no_size_is_recommended(tmp_path: Path) -> None:
+    table = pd.read_csv(RUNS)[["flops", "loss"]].groupby("flops", as_index=False).min()
+    table.to_csv(tmp_path / "frontier.csv", index=False)
+    found = sa.fit(tmp_path / "frontier.csv", form="compute", resamples=0)
+    assert found.law.form.name == "compute" and found.law.nobs == 5
+    assert repr(found).startswith("StudyFit(frontier: 5 of 5 runs, ")
+    assert found.recommendation is None and "<div" in found._repr_html_()
+    with pytest.raises(ValueError, match="no best size for 1e22 FLOPs: one law is all there is"):
+        found.optimum(1e22)
