@@ -125,7 +125,7 @@ class ClusterConfig:
     auto: tuple[str, ...] = key(
         (),
         "resources sized for each point: any of gpus, memory, time, [all] for the three; pack: how many points of one "
-        "process share a GPU, where that was measured to pay",
+        "process share a GPU, where that was measured to pay; points_per_job: how many short points follow each other",
     )
     margin: float = key(1.5, "auto: factor on the expected time and memory")
     gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")

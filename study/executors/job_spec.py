@@ -157,9 +157,11 @@ def _check(cluster: ClusterConfig) -> None:
         raise ValueError(f"cluster.gpus_per_node={cluster.gpus_per_node} is not allowed: 0 or more")
     if cluster.margin < 1:
         raise ValueError(f"cluster.margin={cluster.margin:g} is not allowed: 1 or more, 1.5 asks half as much again")
-    unknown = sorted(set(cluster.auto) - {"gpus", "memory", "time", "pack", "all"})
+    unknown = sorted(set(cluster.auto) - {"gpus", "memory", "time", "pack", "points_per_job", "all"})
     if unknown:
-        raise ValueError(f"cluster.auto={unknown[0]!r} is not allowed: choose among gpus, memory, time, pack, or all")
+        raise ValueError(
+            f"cluster.auto={unknown[0]!r} is not allowed: choose among gpus, memory, time, pack, points_per_job, or all"
+        )
     given = cluster.points_per_job
     if given is not None and given < cluster.pack:
         raise ValueError(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from study.failures.kinds import INTERRUPTED, Evidence, Kind, classify
 from study.job.attempt import JOB_BEGAN
@@ -122,9 +123,8 @@ def multi_process_service(wanted: bool) -> Iterator[dict[str, str]]:
     if not wanted:
         yield {}
         return
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"mps-{os.getpid()}"
-    folder.mkdir(parents=True)
-    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+    folder = tempfile.mkdtemp(prefix="mps-", dir=os.environ.get("TMPDIR"))  # one that just ended may still use its own
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
     try:
         subprocess.run(["nvidia-cuda-mps-control", "-d"], env={**os.environ, **variables}, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -137,3 +137,4 @@ def multi_process_service(wanted: bool) -> Iterator[dict[str, str]]:
         subprocess.run(
             ["nvidia-cuda-mps-control"], input=b"quit\n", env={**os.environ, **variables}, check=False, timeout=60
         )
+        shutil.rmtree(folder, ignore_errors=True)

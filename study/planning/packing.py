@@ -19,10 +19,13 @@ from train.spec.micro_batch import SHARE, need
 Gains = Mapping[str, Mapping[float, Mapping[int, float]]]
 """Tokens/s of runs side by side over those of one alone: by way, FLOPs of a step, number of runs."""
 
-GAINS: Gains = {"slices": {1.03e11: {4: 0.92}}, "mps": {1.03e11: {4: 1.56}, 2.3e12: {4: 1.07}}}
-"""On H200s in bf16 (benchmarks/results/packing.txt): the first size by benchmarks/packing.py.
+GAINS: Gains = {
+    "slices": {1.03e11: {4: 0.92}, 1.45e12: {4: 0.92}},
+    "mps": {1.03e11: {4: 1.56}, 1.45e12: {4: 1.03}, 2.3e12: {4: 1.07}},
+}
+"""On H200s in bf16 (benchmarks/results/packing.txt): the first two sizes by benchmarks/packing.py.
 
-The second by the records of a study, as FLOP/s of four over those of the largest of them alone: at most so much.
+The third by the records of a study, as FLOP/s of four over those of the largest of them alone: at most so much.
 """
 REACH = 2.0
 """Steps of so many times more or fewer FLOPs than any that was measured are taken to gain as much; beyond, nothing."""

@@ -6,7 +6,7 @@ config (train.spec.footprint). Both are rounded up to a few values, so that a st
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from study.config.schema import ClusterConfig
@@ -16,7 +16,7 @@ from study.executors.job_spec import JobSpec
 from study.planning import packing
 from study.planning.estimate import Speed, on_gpu, rows, speed
 from study.planning.ranks import estimated_flops
-from study.planning.turns import alike, dealt, longest_lane
+from study.planning.turns import alike, dealt, enough, longest_lane
 from study.records.point import Point
 from study.storage.layout import StudyFolder
 from train.spec import mesh
@@ -49,7 +49,7 @@ class Sized:
 
 
 def parts(cluster: ClusterConfig) -> frozenset[str]:
-    """Return what is to be sized: of gpus, memory, time, pack."""
+    """Return what is to be sized: of gpus, memory, time, pack, points_per_job."""
     named = frozenset(cluster.auto)
     return named - {"all"} | {"gpus", "memory", "time"} if "all" in named else named
 
@@ -66,7 +66,7 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
     if not parts(cluster) or not points:
         _refuse(base, site)
         return [_of(base, _in_turn(base, points)) if base.takes_turns else _of(base, points)] if points else []
-    whole_jobs = base.takes_turns or "pack" in parts(cluster)
+    whole_jobs = base.takes_turns or "pack" in parts(cluster) or _chooses_points_per_job(cluster)
     kinds: dict[bool, Speed] = {}
     by_shape: dict[JobSpec, list[tuple[Point, float]]] = {}
     for point, row in zip(points, rows(points, {}), strict=True):
@@ -91,7 +91,7 @@ def _by_job(
 ) -> dict[JobSpec, list[tuple[Point, float]]]:
     """Return points by the shape of their jobs with its time, each job's together."""
     found: dict[JobSpec, list[tuple[Point, float]]] = {}
-    for asked, there in by_shape.items():
+    for asked, there in _in_short_turns(by_shape, cluster):
         shape = _no_emptier(asked, len(there)) if "pack" in parts(cluster) else asked
         seconds = [seconds for _, seconds in there]
         for places in (dealt if shape.takes_turns else alike)(seconds, shape.points):
@@ -101,6 +101,30 @@ def _by_job(
                 whole = _timed(shape, _job_minutes([each for _, each in mine], shape, cluster), site)
             found.setdefault(whole, []).extend(mine)
     return found
+
+
+def _chooses_points_per_job(cluster: ClusterConfig) -> bool:
+    """Whether it is to be chosen how many points follow each other in a job: a number that is given stays."""
+    named = "points_per_job" in parts(cluster) and cluster.points_per_job is None
+    return named and load(cluster.executor).allocates
+
+
+def _in_short_turns(
+    by_shape: Mapping[JobSpec, Sequence[tuple[Point, float]]], cluster: ClusterConfig
+) -> Iterator[tuple[JobSpec, Sequence[tuple[Point, float]]]]:
+    """Yield the points of each shape; where it is to be chosen, those too short for a job of their own apart."""
+    for shape, there in by_shape.items():
+        if not _chooses_points_per_job(cluster) or shape.tasks > 1:
+            yield shape, there
+            continue
+        places, count = enough([seconds for _, seconds in there], shape.pack)
+        short = frozenset(places)
+        others = [each for place, each in enumerate(there) if place not in short]
+        if short:
+            turns = replace(shape, points_per_job=count) if count > shape.pack else shape
+            yield turns, [there[place] for place in places]
+        if others:
+            yield shape, others
 
 
 def _no_emptier(shape: JobSpec, points: int) -> JobSpec:

@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
+
+WORK_SECONDS = 300.0
+"""Training that a job of short points has at least [s].
+
+On an H200 a job's first point begins to train 10 to 20 s after the job, and SLURM takes seconds more to start one
+(benchmarks/results/study_peers.txt): a tenth of such a job.
+"""
+
+
+def enough(seconds: Sequence[float], lanes: int) -> tuple[list[int], int]:
+    """Return which points are too short for a job of their own, by their places, and how many of them a job has.
+
+    seconds: training of each. lanes: points that run side by side in a job; it has at least as many.
+    """
+    short = [place for place, each in enumerate(seconds) if each < WORK_SECONDS]
+    jobs = math.ceil(sum(seconds[place] for place in short) / (WORK_SECONDS * lanes))
+    return short, max(lanes, -(-len(short) // max(1, jobs)))
 
 
 def dealt(sizes: Sequence[float], points: int) -> list[list[int]]:

@@ -102,5 +102,5 @@ def _points(one: Sized) -> str:
     if one.shape.points == 1:
         return ""
     at_once = "one after the other" if one.shape.pack == 1 else f"{one.shape.pack} at a time"
-    turns = f", {one.shape.points} in a job, {at_once}," if one.shape.takes_turns else ""
+    turns = f", {min(one.shape.points, len(one.keys))} in a job, {at_once}," if one.shape.takes_turns else ""
     return f" for {counted(len(one.keys), 'point')}{turns}"

@@ -109,7 +109,7 @@ def test_every_option_is_in_the_script() -> None:
         ({"pack": 2, "nodes": 2}, "cluster.pack=2 needs points of one process"),
         ({"pack": 2, "executor": "local"}, "cluster.pack=2 is for SLURM: here set cluster.pack=1"),
         ({"pack": 2, "pack_gpus": "mps"}, "cluster.pack_gpus=mps without GPUs"),
-        ({"auto": ("tme",)}, "choose among gpus, memory, time, pack, or all"),
+        ({"auto": ("tme",)}, "choose among gpus, memory, time, pack, points_per_job, or all"),
         ({"margin": 0.5}, "cluster.margin=0.5 is not allowed"),
     ],
 )

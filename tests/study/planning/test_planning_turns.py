@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of
@@ -15,7 +17,7 @@ from study.executors.job_spec import JobSpec
 from study.executors.slurm.nodes import Site
 from study.planning import sizing
 from study.planning.estimate import CPU_FLOPS, rows
-from study.planning.turns import dealt, longest_lane
+from study.planning.turns import WORK_SECONDS, dealt, enough, longest_lane
 from study.records.point import Point, point
 from study.storage.layout import StudyFolder
 from study.sweep import dry_run
@@ -45,6 +47,35 @@ def test_a_lane_takes_the_next_point_when_it_is_free(seconds: list[float], lanes
     assert longest_lane(seconds, lanes) == longest
 
 
+@pytest.mark.parametrize(
+    ("seconds", "lanes", "short", "count"),
+    [
+        ([30.0] * 20, 1, list(range(20)), 10),  # two jobs of five minutes
+        ([30.0] * 21, 1, list(range(21)), 7),  # three, rather than one of more
+        ([7.0, 20.0, 67.0, 200.0, 667.0], 1, [0, 1, 2, 3], 4),
+        ([299.0, 299.0, 300.0], 1, [0, 1], 1),
+        ([30.0] * 20, 2, list(range(20)), 20),  # two lanes are through with them in five minutes
+        ([30.0], 4, [0], 4),
+        ([600.0, 900.0], 1, [], 1),
+        ([], 1, [], 1),
+    ],
+)
+def test_short_points_are_so_many_in_a_job_that_it_has_work(
+    seconds: list[float], lanes: int, short: list[int], count: int
+) -> None:
+    assert enough(seconds, lanes) == (short, count)
+
+
+@given(st.lists(st.floats(0.01, 2 * WORK_SECONDS), max_size=40), st.integers(1, 4))
+def test_jobs_of_short_points_have_work_and_not_much_more(seconds: list[float], lanes: int) -> None:
+    short, count = enough(seconds, lanes)
+    assert all((seconds[place] < WORK_SECONDS) == (place in short) for place in range(len(seconds)))
+    jobs = -(-len(short) // count)
+    work = sum(seconds[place] for place in short)
+    assert work <= jobs * count * WORK_SECONDS, "none is expected to have more than its points could need"
+    assert (jobs - 1) * lanes * WORK_SECONDS <= work + 1e-6, "no more jobs than there is work for"
+
+
 def points(*tokens: int) -> list[Point]:
     base = RunConfig()
     made = (replace(base, seed=seed, budget=BudgetConfig(tokens=each)) for seed, each in enumerate(tokens))
@@ -69,6 +100,34 @@ def test_a_job_asks_for_its_lanes_and_for_the_time_of_all_its_points(tmp_path: P
         assert one.shape.time_minutes == next(limit for limit in sizing.MINUTES if expected <= limit)
     (alone,) = sizing.job_specs(StudyFolder(tmp_path), made[:1], replace(auto, points_per_job=None), Site())
     assert alone.shape.time_minutes == next(limit for limit in sizing.MINUTES if 2 + 1.5 * minutes <= limit)
+
+
+def test_short_points_follow_each_other_in_jobs_and_long_ones_have_their_own(tmp_path: Path) -> None:
+    lengths = [20, 160, 10, 80, 40, 500]  # a thousand tokens take a second
+    made = points(*(128 * 65 * each for each in lengths))
+    row = rows(made, {})[0]
+    assert row.own / CPU_FLOPS == pytest.approx(20, rel=0.2), "or the lengths are no seconds"
+    auto = replace(SLURM, auto=("points_per_job",))
+    turns, alone = sizing.job_specs(StudyFolder(tmp_path), made, auto, Site())
+    assert (turns.shape.points_per_job, turns.shape.takes_turns, turns.shape.time_minutes) == (3, True, 60)
+    assert turns.keys == tuple(made[place].key for place in (1, 0, 2, 3, 4))
+    assert (alone.shape, alone.keys) == (job_spec_of(SLURM), (made[5].key,))
+    timed = sizing.job_specs(StudyFolder(tmp_path), made, replace(auto, auto=("time", "points_per_job")), Site())
+    assert sum(len(each.keys) for each in timed) == 6
+    assert all(each.shape.time_minutes in (10, 15) for each in timed), "of a job of 2.5 to 3 minutes, and one of 8"
+    given_ = sizing.job_specs(StudyFolder(tmp_path), made, replace(auto, points_per_job=2), Site())
+    assert [each.shape.points_per_job for each in given_] == [2]
+    (one,) = sizing.job_specs(StudyFolder(tmp_path), made[:1], auto, Site())
+    assert one.shape.points_per_job is None
+    here = replace(auto, executor="local")
+    (local,) = sizing.job_specs(StudyFolder(tmp_path), made, here, Site())
+    assert local.shape.points == 1, "they follow each other in its slots"
+
+
+def test_points_of_several_processes_have_jobs_of_their_own(tmp_path: Path) -> None:
+    cluster = replace(SLURM, auto=("points_per_job",), tasks_per_node=2)
+    (sized,) = sizing.job_specs(StudyFolder(tmp_path), points(1280, 2560), cluster, Site())
+    assert sized.shape.points == 1
 
 
 def test_points_stand_in_the_order_in_which_jobs_take_them(tmp_path: Path) -> None:
