@@ -10,7 +10,7 @@ WORK_SECONDS = 300.0
 """Training that a job of short points has at least [s].
 
 On an H200 a job's first point begins to train 10 to 20 s after the job, and SLURM takes seconds more to start one
-(benchmarks/results/study_peers.txt): a tenth of such a job.
+(benchmarks/results/study_peers_gpu.txt): a tenth of such a job.
 """
 
 
