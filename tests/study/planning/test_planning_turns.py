@@ -103,7 +103,7 @@ def test_a_job_asks_for_its_lanes_and_for_the_time_of_all_its_points(tmp_path: P
 
 
 def test_short_points_follow_each_other_in_jobs_and_long_ones_have_their_own(tmp_path: Path) -> None:
-    lengths = [20, 160, 10, 80, 40, 500]  # a thousand tokens take a second
+    lengths = [20, 165, 10, 75, 40, 500]  # about [s]
     made = points(*(128 * 65 * each for each in lengths))
     row = rows(made, {})[0]
     assert row.own / CPU_FLOPS == pytest.approx(20, rel=0.2), "or the lengths are no seconds"
@@ -114,7 +114,8 @@ def test_short_points_follow_each_other_in_jobs_and_long_ones_have_their_own(tmp
     assert (alone.shape, alone.keys) == (job_spec_of(SLURM), (made[5].key,))
     timed = sizing.job_specs(StudyFolder(tmp_path), made, replace(auto, auto=("time", "points_per_job")), Site())
     assert sum(len(each.keys) for each in timed) == 6
-    assert all(each.shape.time_minutes in (10, 15) for each in timed), "of a job of 2.5 to 3 minutes, and one of 8"
+    limits = {key: each.shape.time_minutes for each in timed for key in each.keys}
+    assert [limits[one.key] for one in made] == [10, 10, 10, 5, 5, 15], "195 and 115 s of points, and one of 500 s"
     given_ = sizing.job_specs(StudyFolder(tmp_path), made, replace(auto, points_per_job=2), Site())
     assert [each.shape.points_per_job for each in given_] == [2]
     (one,) = sizing.job_specs(StudyFolder(tmp_path), made[:1], auto, Site())
