@@ -185,8 +185,6 @@ def method(fit: Fit) -> Html:
         ("compute", _rule(fit)),
         ("loss", fit.kinds.loss),
         ("data", f"{fit.kinds.tokens}{', tokenizer ' + fit.kinds.tokenizer if fit.kinds.tokenizer else ''}"),
-        ("source", fit.source),
-        ("versions", ", ".join(f"{name} {version}" for name, version in sorted(fit.versions.items()))),
         ("fitted", fit.created),
     ]
     parts = [part for name, text in items for part in (tag("dt", name), tag("dd", text or numbers.MISSING))]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from analysis.report import alone, answer, details, formula
+from analysis.inputs.provenance import Provenance
+from analysis.report import alone, answer, details, formula, origin
 from analysis.report.figures import canvas
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Row
@@ -19,13 +20,20 @@ FOLDER = "figures"
 """Where the figures' files are, beside the page."""
 
 
-def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Sequence[str] = ()) -> str:
+def page(
+    fit: Fit,
+    rows: Sequence[Row],
+    figures: Sequence[Figure],
+    kinds: Sequence[str] = (),
+    found: Provenance | None = None,
+) -> str:
     """Return the report as one HTML document that asks for nothing from outside.
 
-    It links each figure's files, of these kinds, in the folder `figures` beside it.
+    It links each figure's files, of these kinds, in the folder `figures` beside it. `found` is what the study's
+    records say of its runs.
     """
     style = files("analysis.report").joinpath("style.css").read_text(encoding="utf-8")
-    body = _main(fit, rows, figures, kinds)
+    body = _main(fit, rows, figures, kinds, found)
     style += f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {canvas.dark_colours(body)} }} }}\n"
     title = f"{fit.study}: " + ("a law" if alone.is_alone(fit) else "what to train next")
     head = tag(
@@ -55,7 +63,9 @@ def head(fit: Fit) -> Html:
     )
 
 
-def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Sequence[str]) -> Html:
+def _main(
+    fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Sequence[str], found: Provenance | None
+) -> Html:
     single = alone.is_alone(fit)
     sections = [
         *(alone.evidence(fit) if single else ()),
@@ -65,6 +75,7 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Seque
         ("runs", "The runs", details.runs(fit, rows)),
         ("left-out", "What was left out", details.dropped(fit, rows)),
         ("method", "How it was done", details.method(fit)),
+        ("provenance", "Where it comes from", origin.section(fit, rows, found)),
     ]
     sections = [part for part in sections if not (single and part[0] == "choices")]
     shown = [figure for figure in figures if figure.shown]

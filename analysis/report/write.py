@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.inputs import provenance
 from analysis.report.figures import canvas, data
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Curve, Row
@@ -38,9 +39,9 @@ def write(
 ) -> Written:
     """Write the report of the fit at `fit` into the folder `out`.
 
-    `runs.csv` is read from beside `fit`; `runs` is the study's run folder, for learning curves. Figures go to
-    `out/figures/NAME.KIND` for each of `kinds` (svg, pdf, png), of one of canvas.SIZES, and their data to NAME.csv.
-    ValueError says which input is missing or broken.
+    `runs.csv` is read from beside `fit`; `runs` is the study's run folder, for learning curves and provenance.
+    Figures go to `out/figures/NAME.KIND` for each of `kinds` (svg, pdf, png), of one of canvas.SIZES, and their data
+    to NAME.csv. ValueError says which input is missing or broken.
     """
     found = study_result.load(fit)
     rows = data.read_rows(fit.parent / "runs.csv")
@@ -51,7 +52,8 @@ def write(
     written = tuple(path for figure in drawn for path in _write_figure(figure, out / FOLDER, kinds, size))
     _remove_stale(out / FOLDER, written)
     report = out / "report.html"
-    _put(report, page(found, rows, drawn, (*kinds, "csv")).encode())
+    origin = provenance.read(runs or Path(found.source))
+    _put(report, page(found, rows, drawn, (*kinds, "csv"), origin).encode())
     return Written(report, written)
 
 

@@ -64,6 +64,8 @@ def write(
         "device": device.type,
         "world_size": world_size,
     }
+    if device.type == "cuda" and torch.cuda.is_available():
+        described["device_name"] = torch.cuda.get_device_name(device)
     part = share(os.environ) if device.type == "cuda" else 1.0
     if part < 1:  # of the GPU while it ended: others ran beside it
         described["gpu_share"] = part
