@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.planning.next_runs import TELLS, Next, Share, next_runs
+from analysis.planning.next_runs import TELLS, Next, Share, far_off, next_runs
 from analysis.planning.study_config import inherited, write
 from analysis.results import load
 from analysis.text import commandline, numbers
@@ -22,6 +23,19 @@ EXAMPLES = (
     "python -m analysis.next runs=runs/isoflop target=1e15 budget=2e13",
     "python -m study.sweep --config-dir reports/isoflop/next --config-name next dry_run=true",
 )
+
+
+def _ratios(key: Key, text: str) -> tuple[float, float]:
+    """Read two positive numbers, the lower one first."""
+    low, found, high = text.partition(":")
+    if not found:
+        raise ValueError(f"{key.name}={text}: two numbers are needed, such as 2:200 ({key.help})")
+    both = commandline.number(key, low), commandline.number(key, high)
+    if not both[0] < both[1]:
+        raise ValueError(f"{key.name}={text}: the lower one comes first ({key.help})")
+    return both
+
+
 KEYS = (
     *load.KEYS,
     Key("target", "compute at which to forecast the loss [FLOPs], beyond the runs (default 10 times the largest)", None,
@@ -33,6 +47,8 @@ KEYS = (
     Key("count", "largest number of runs to propose", 8, commandline.whole),
     Key("power", "rank by drop / FLOPs^power (default: the best batch of 1, 0.4 and 0)", None,
         lambda key, text: 0.0 if text in ("0", "0.0") else commandline.number(key, text)),
+    Key("ratios", "tokens per parameter of candidates, LOW:HIGH (default 1:3000, and what the runs have)", None,
+        _ratios),
     Key("form", "law of the forecast", "chinchilla", choices=("chinchilla", "chinchilla_tied", "farseer")),
     Key("simulate", "simulated studies to compare with a grid's budget; 0: none", 100, commandline.whole),
     Key("seed", "seed of the simulation", 0, commandline.whole),
@@ -44,7 +60,9 @@ KEYS = (
 def act(options: Mapping[str, Any]) -> int:
     """Print the proposal and write its configs."""
     frame = load.load(options)
-    asked = {name: options[name] for name in ("target", "budget", "largest", "count", "power", "form", "seed")}
+    asked = {
+        name: options[name] for name in ("target", "budget", "largest", "count", "power", "form", "seed", "ratios")
+    }
     found = next_runs(frame, simulate=options["simulate"], **asked)
     label = str(frame["study"].iloc[0])
     print(text(found, str(frame.loc[frame["used"], "loss_unit"].iloc[0])))
@@ -82,6 +100,8 @@ def text(found: Next, unit: str) -> str:
             f"{numbers.scientific(run.drop_per_flop):>14}"
         )
     lines.append(f"  sum {'':>19} {numbers.scientific(sum(r.flops for r in found.runs)):>9}")
+    if why := far_off(found):
+        lines += ["", *textwrap.wrap(f"why: {'; '.join(why)}", 110, subsequent_indent="     ")]
     if found.simulation is not None:
         lines += ["", _simulation(found.simulation)]
     return "\n".join(lines).translate(numbers.ASCII)

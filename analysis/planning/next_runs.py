@@ -86,6 +86,34 @@ class Next:
     simulation: Share | None
     expected: float = math.nan
     prior: str = ""
+    target_ratio: float = math.nan
+    done_ratios: tuple[float, float] = (math.nan, math.nan)
+
+
+FAR = 10.0
+"""Tokens per parameter this many times off those of the target need a word of explanation."""
+
+
+def far_off(found: Next) -> tuple[str, ...]:
+    """Return why runs are proposed whose tokens per parameter are far from the target's; empty where none is."""
+    if not math.isfinite(found.target_ratio):
+        return ()
+    odd = [(i, run.tokens / run.params) for i, run in enumerate(found.runs, 1)]
+    odd = [(i, ratio) for i, ratio in odd if not 1 / FAR < ratio / found.target_ratio < FAR]
+    if not odd:
+        return ()
+    low, high = found.done_ratios
+    shown = ", ".join(f"{numbers.number(ratio, 2)} (run {i})" for i, ratio in odd)
+    beyond = [ratio for _, ratio in odd if not low / 1.5 <= ratio <= high * 1.5]
+    return (
+        f"tokens per parameter {shown} are far from the target's {numbers.number(found.target_ratio, 2)}. These runs "
+        "are not proposed as models: at one ratio the terms of N and D fall together, and runs far off it tell them "
+        "apart at the least compute",
+        f"the runs done have {numbers.number(low, 2)} to {numbers.number(high, 2)}"
+        + (", so the law is tested beyond what it was fitted to" if beyond else "")
+        + f"; ratios={numbers.number(found.target_ratio / FAR, 1)}:{numbers.number(found.target_ratio * FAR, 1)} "
+        "leaves such runs out",
+    )
 
 
 def next_runs(
@@ -99,6 +127,7 @@ def next_runs(
     form: str = "chinchilla",
     simulate: int = 0,
     seed: int = 0,
+    ratios: tuple[float, float] | None = None,
 ) -> Next:
     """Return the runs that tell most about the loss at a target budget, in the order in which they are chosen.
 
@@ -110,6 +139,7 @@ def next_runs(
         Budget to forecast, above every run's compute; compute of all next runs and of the largest one [FLOPs].
     count : most runs to propose
     power : candidates are ranked by drop / FLOPs^power; without it the best of several powers is taken
+    ratios : least and most tokens per parameter of candidates; without them 1 to 3000, and what the runs have
     simulate : simulated studies for the share of a grid's budget that reaches the same interval
 
     Raises
@@ -125,7 +155,7 @@ def next_runs(
         raise ValueError(f"count={count}: the most runs to propose, 1 or more")
     rows = used(frame)
     top = float(rows.flops.max())
-    setting = _setting(frame, rows, form, _target(target, top), largest or budget or top)
+    setting = _setting(frame, rows, form, _target(target, top), largest or budget or top, ratios=ratios)
     found, pool, aims = setting.posterior, setting.candidates, setting.aims
     places = found.to_logs((pool.params, pool.tokens))
     choices = posterior.batch(found, places, aims, pool.flops, budget=budget or 2 * top, count=count, power=power)
@@ -142,6 +172,8 @@ def next_runs(
         simulation=_simulated(setting, rows, simulate, seed) if simulate else None,
         expected=np_exp(float(mean[0])),
         prior=priors.words(form, float(rows.loss.min())),
+        target_ratio=setting.target_tokens / setting.target_params,
+        done_ratios=(float((rows.tokens / rows.params).min()), float((rows.tokens / rows.params).max())),
     )
 
 
@@ -180,10 +212,13 @@ class Setting:
     aims: Array
     target: float
     target_params: float
+    target_tokens: float
     loss: float
 
 
-def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest: float) -> Setting:
+def _setting(
+    frame: pd.DataFrame, rows: Rows, form: str, target: float, largest: float, *, ratios: tuple[float, float] | None
+) -> Setting:
     import numpy as np
 
     from analysis.approaches import loss_laws
@@ -218,18 +253,19 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
     tokens = target / np.exp(price.log_per_token(np.log(around))[0])
     kind = str(frame.loc[frame["used"], "params_kind"].iloc[0])
     offered = candidates.family(frame, kind, float(best.max()) * candidates.FACTOR)
-    limits = candidates.ratios(frame)
+    limits = ratios or candidates.ratios(frame)
     every = candidates.cross(offered, price, levels, best, limits)
     if not len(every):
         raise ValueError(
             f"no size that can be built comes within {candidates.FACTOR:g} times of the best at up to {largest:.3g} "
-            f"FLOPs, at {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter: give another largest= or budget="
+            f"FLOPs, at {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter: give another largest=, budget= or "
+            "ratios="
         )
     four = np.geomspace(max(low, largest / 300), largest, 5)
     middles = np.array([_best(on, price, float(level), sizes) for level in four])
-    grid = _grid(offered, price, four, middles, limits)
+    grid = _grid(offered, price, four, middles, limits if ratios is None else candidates.ratios(frame))
     loss = _loss(on, price, target, middle)
-    return Setting(found, problem, every, grid, found.to_logs((around, tokens)), target, middle, loss)
+    return Setting(found, problem, every, grid, found.to_logs((around, tokens)), target, middle, float(tokens[0]), loss)
 
 
 def _loss(on: Law, price: Any, budget: float, size: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analysis import next as command
-from analysis.planning.next_runs import Next, Proposed, Share
+from analysis.planning.next_runs import Next, Proposed, Share, far_off
 from tests.analysis import studies
 
 FIRST = Proposed(1.25e6, 3.2e8, 2.4e15, 128, 4, 0.02, 0.015, 7.5e-20)
@@ -36,6 +36,28 @@ def test_a_proposal_word_for_word() -> None:
     assert free[1].endswith("(95 %, 2 basins)")
     assert free[2:5] == [*SAID.splitlines()[2:3], *SAID.splitlines()[4:6]]
     assert command.text(replace(FOUND, simulation=SHARE), "nats per token").startswith(f"{SAID}\n\nsimulated: ")
+
+
+def test_runs_far_from_the_targets_ratio_come_with_the_reason() -> None:
+    """0.17 tokens per parameter for a target at 20; 150 are within the factor of ten."""
+    odd = replace(FIRST, params=1e7, tokens=1.7e6)
+    found = replace(FOUND, runs=(odd, replace(SECOND, tokens=6e8)), target_ratio=20.0, done_ratios=(0.15, 300.0))
+    said = " ".join(command.text(found, "nats per token").partition("\nwhy: ")[2].split())
+    assert said.startswith(
+        "tokens per parameter 0.17 (run 1) are far from the target's 20. These runs are not proposed"
+    )
+    assert "150 (run 2) are far" in " ".join(far_off(replace(found, target_ratio=0.5)))
+    assert said.endswith("the runs done have 0.15 to 300; ratios=2:200 leaves such runs out")
+    beyond = " ".join(far_off(replace(found, done_ratios=(1.0, 300.0))))
+    assert "so the law is tested beyond what it was fitted to" in beyond
+    assert far_off(replace(found, runs=(replace(SECOND, tokens=6e8),))) == ()
+
+
+@pytest.mark.parametrize(("text", "words"), [("2", "two numbers are needed"), ("9:2", "the lower one comes first"),
+                                             ("a:2", "a positive number is needed")])  # fmt: skip
+def test_ratios_that_are_none_are_named(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["runs=docs/example-runs.csv", f"ratios={text}"]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -90,7 +112,7 @@ def test_the_command_hands_on_what_it_was_asked(
     asked.pop("found")
     assert asked == {
         "target": None, "budget": None, "largest": None, "count": 8, "power": None, "form": "chinchilla",
-        "simulate": 100, "seed": 0,
+        "simulate": 100, "seed": 0, "ratios": None,
     }  # fmt: skip
     for text, power in (("0", 0.0), ("0.0", 0.0), ("0.4", 0.4)):
         asked["found"] = FOUND

@@ -171,3 +171,14 @@ def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
     runs = from_csv(tmp_path / "a.csv")
     found = [upcoming.next_runs(runs, count=3, simulate=4, seed=1) for _ in range(2)]
     assert found[0] == found[1]
+
+
+def test_candidates_stay_within_the_ratios_asked_for() -> None:
+    table = studies.isoflop(0, noise=0.004)
+    wide = upcoming.next_runs(table, count=6)
+    found = upcoming.next_runs(table, count=6, ratios=(5.0, 80.0))
+    assert all(5.0 <= run.tokens / run.params <= 80.0 for run in found.runs)
+    assert found.target_ratio == pytest.approx(wide.target_ratio)
+    low, high = found.done_ratios
+    ratio = table["tokens"] / table["params"]
+    assert (low, high) == pytest.approx((ratio.min(), ratio.max()))
