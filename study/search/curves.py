@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from analysis.inputs import recorded
 from study.config.dotted import flat
 from study.failures.kinds import AttemptState
+from study.records.metric_names import EARLIER, ROLLBACK, TOKENS, VALIDATION_LOSS
 from study.records.points import load_points
 from study.storage.files import read_json
 from study.storage.layout import StudyFolder
 from study.text import counted
 from train.spec.lineage import parse
-
-MLFLOW_METRICS = ("validation_loss", "tokens", "rollback_to_step")
 
 NOT_WHOLE = "not trained to the end"
 COLUMNS = 81
@@ -177,13 +176,15 @@ def _curve(folder: StudyFolder, key: str, settings: Mapping[str, Any], budget: i
 
 def _from_run(client: Any, run: Any) -> Curve:
     outcome = json.loads(run.data.tags["outcome"]) if run.data.tags.get("outcome") else {}
-    history = {name: client.get_metric_history(run.info.run_id, name) for name in MLFLOW_METRICS}
+    earlier = VALIDATION_LOSS not in run.data.metrics
+    named = {name: EARLIER[name] if earlier else name for name in EARLIER}
+    history = {name: client.get_metric_history(run.info.run_id, named[name]) for name in EARLIER}
     history = _path_taken(history)
-    at = {metric.step: int(metric.value) for metric in history["tokens"]}
+    at = {metric.step: int(metric.value) for metric in history[TOKENS]}
     per_step = outcome["tokens"] / outcome["step"] if outcome.get("step") else None
     losses = {
         at.get(metric.step, round(metric.step * per_step) if per_step else metric.step): float(metric.value)
-        for metric in history["validation_loss"]
+        for metric in history[VALIDATION_LOSS]
     }
     settings = {name: _parsed(text) for name, text in run.data.params.items()}
     budget = int(settings.get("budget.tokens") or 0)
@@ -208,7 +209,7 @@ def _path_taken(history: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     A store has what was sent before the rollback was known: steps that are later than where the run went back to, at
     times before it did.
     """
-    back = [(metric.timestamp, metric.value) for metric in history["rollback_to_step"]]
+    back = [(metric.timestamp, metric.value) for metric in history[ROLLBACK]]
     return {
         name: sorted(
             (m for m in metrics if not any(m.timestamp <= at and m.step > step for at, step in back)),

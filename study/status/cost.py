@@ -126,7 +126,7 @@ def measure_by_clocks(folder: StudyFolder, points: Mapping[str, Point], statuses
     unit = units(known)[0]
     used = lost = 0.0
     jobs: dict[tuple[str, int], list[float]] = {}
-    held = {name: _devices(b, None) for name, b in known.batches.items() if detached(b)}
+    held = {name: devices_of(b, None) for name, b in known.batches.items() if detached(b)}
     place = {name: {key: i // b.points for i, key in enumerate(b.keys)} for name, b in known.batches.items()}
     for status in statuses:
         if status.attempt is not None and status.attempt > 1:
@@ -134,13 +134,13 @@ def measure_by_clocks(folder: StudyFolder, points: Mapping[str, Point], statuses
                 batch = known.batches.get(one.batch)
                 if batch is None or one.number == status.attempt:
                     continue
-                hours = (one.ended - one.started) / 3600 * _devices(batch, points.get(one.key)).count(unit)
+                hours = (one.ended - one.started) / 3600 * devices_of(batch, points.get(one.key)).count(unit)
                 used += hours / batch.lanes
                 lost += hours / batch.lanes if one.state in LOST_STATES else 0.0
         batch = known.batches.get(status.batch or "")
         if batch is None or status.seconds is None:
             continue
-        hours = status.seconds / 3600 * (held.get(batch.name) or _devices(batch, points.get(status.key))).count(unit)
+        hours = status.seconds / 3600 * (held.get(batch.name) or devices_of(batch, points.get(status.key))).count(unit)
         lost += hours / batch.lanes if status.state in LOST_STATES else 0.0
         jobs.setdefault((batch.name, place[batch.name].get(status.key, 0)), []).append(hours)
     # Points of a job hold it together: those side by side as long as the longest, and one after the other in turn.
@@ -150,7 +150,7 @@ def measure_by_clocks(folder: StudyFolder, points: Mapping[str, Point], statuses
 
 def units(known: ledger.Ledger) -> list[str]:
     """Return the units in which the study's jobs are counted: GPU-hours first, where a job has GPUs."""
-    found = {_devices(batch, None).gpus > 0 for batch in known.batches.values() if batch.abandoned is None}
+    found = {devices_of(batch, None).gpus > 0 for batch in known.batches.values() if batch.abandoned is None}
     return [GPU] * (True in found) + [CORE] * (False in found) or [CORE]
 
 
@@ -165,7 +165,7 @@ def accounted(known: ledger.Ledger, runner: Runner | None = None) -> tuple[list[
         runs, said = load(name, runner).accounting(batches)
         if runs is None:
             return None, said
-        held = {str(batch.job_id): _devices(batch, None) for batch in batches}
+        held = {str(batch.job_id): devices_of(batch, None) for batch in batches}
         charges += [_charge(run, held[run.job_id.partition("_")[0]]) for run in runs]
         problems += said
     return charges, problems
@@ -241,7 +241,7 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
         if not detached(batch) or batch.abandoned is not None:
             continue
         shape = JobSpec.read(batch.resources)
-        each = shape.hours * _devices(batch, None).count(unit)
+        each = shape.hours * devices_of(batch, None).count(unit)
         asked += 0.0 if batch.of_search else shape.jobs(len(batch.keys)) * each
         live = alive.get(name)
         if live:
@@ -252,7 +252,7 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
 def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tuple[float, float]:
     """Return the same of a search's jobs, whose batches name no points: of those that have run, and of the alive."""
     each = {
-        batch.job_id: JobSpec.read(batch.resources).hours * _devices(batch, None).count(unit)
+        batch.job_id: JobSpec.read(batch.resources).hours * devices_of(batch, None).count(unit)
         for batch in submitted(known.batches.values())
         if batch.of_search
     }
@@ -262,7 +262,7 @@ def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tupl
     return asked_hours, alive_hours
 
 
-def _devices(batch: ledger.Batch, point: Point | None) -> Devices:
+def devices_of(batch: ledger.Batch, point: Point | None) -> Devices:
     """Return what a job of a batch holds by its recorded shape; a local run holds the cores of its processes."""
     if not detached(batch):
         threads = point.config.runtime.threads if point is not None else 1
@@ -322,7 +322,7 @@ def _busy(run: Charge, inside: Sequence[Attempted]) -> Charge:
 def _by_clock(known: ledger.Ledger, points: Mapping[str, Point], group: Sequence[Attempted]) -> Charge:
     batch = known.batches[group[0].batch]
     began, ended = min(a.started for a in group), max(a.ended for a in group)
-    held = _devices(batch, points.get(group[0].key))
+    held = devices_of(batch, points.get(group[0].key))
     over = all(a.state is not None for a in group)
     run = Charge(group[0].job_id, held, began, ended - began, over=over, clocks=True)
     return _busy(run, group)

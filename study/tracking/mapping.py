@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +17,7 @@ from study.records.point import Point
 from study.search.view import TrialState
 from study.status.states import ENDED, PointState
 from study.storage.secrets import Redact
+from study.text import scientific
 from study.tracking.facts import Facts
 
 STATUS: Mapping[str, str] = {
@@ -42,6 +45,14 @@ PARAM_LENGTH = 6000
 TAG_LENGTH = 8000
 NAME_LENGTH = 120
 
+_NAMED = frozenset(
+    {"model.width", "model.layers", "seed", "schedule.parent"}
+    | {f"budget.{kind}" for kind in ("flops", "tokens", "tokens_per_param")}
+)
+"""Overrides that a run's name has in other words, or that are what its parent is."""
+_COLOURS = ((68, 1, 84), (65, 68, 135), (42, 120, 142), (34, 168, 132), (122, 209, 81))
+"""A sequence that gets lighter evenly, and so is told apart without colour vision and in grey (viridis, to 0.8)."""
+
 
 @dataclass(frozen=True)
 class RunSummary:
@@ -58,9 +69,39 @@ class RunSummary:
 
 
 def run_name(point: Point, redact: Redact) -> str:
-    """Return the name of a point's run: its overrides as a person wrote them, else its key."""
-    name = redact(" ".join(point.overrides)).strip() or point.key
-    return _cut(name, NAME_LENGTH)
+    """Return the name of a point's run, `w60 L2 2.5e11 s0`: sizes, budget, what else a person set, seed; else its key.
+
+    The budget is in FLOPs, or in tokens (`3e8tok`) where those were given.
+    """
+    config = point.raw
+    model, budget = config.get("model") or {}, config.get("budget") or {}
+    words = [f"{mark}{model[key]}" for mark, key in (("w", "width"), ("L", "layers")) if model.get(key) is not None]
+    if budget.get("flops") is not None:
+        words.append(_short(budget["flops"]))
+    elif budget.get("tokens") is not None:
+        words.append(f"{_short(budget['tokens'])}tok")
+    more = [_named(override) for override in point.overrides if override.partition("=")[0].strip("+") not in _NAMED]
+    seed = [f"s{config['seed']}"] if words and config.get("seed") is not None else []
+    return _cut(redact(" ".join([*words, *more, *seed])).strip() or point.key, NAME_LENGTH)
+
+
+def earlier_name(point: Point, redact: Redact) -> str:
+    """Return the name that a point's run had in earlier versions: its overrides, else its key."""
+    return _cut(redact(" ".join(point.overrides)).strip() or point.key, NAME_LENGTH)
+
+
+def looks(point: Point, colours: Mapping[float, str]) -> dict[str, str]:
+    """Return the tags by which MLflow's tables and charts draw a run: in the colour of its budget."""
+    budget = (point.raw.get("budget") or {}).get("flops")
+    colour = None if budget is None else colours.get(budget)
+    return {"mlflow.runColor": colour} if colour else {}
+
+
+def budget_colours(budgets: Iterable[float]) -> dict[float, str]:
+    """Return a colour for each budget of a study, dark for small ones to light for large ones."""
+    found = sorted(set(budgets))
+    last = max(1, len(found) - 1)
+    return {budget: _colour(place / last) for place, budget in enumerate(found)}
 
 
 def params(config: Mapping[str, Any], redact: Redact) -> list[tuple[str, str]]:
@@ -152,8 +193,40 @@ def _tags(tags: Mapping[str, str], redact: Redact) -> dict[str, str]:
     return {name: _cut(redact(value), TAG_LENGTH) for name, value in named.items() if value or name == "error"}
 
 
+def _colour(share: float) -> str:
+    """Return a colour of the sequence, 0 its beginning, 1 its end."""
+    at = share * (len(_COLOURS) - 1)
+    low = min(int(at), len(_COLOURS) - 2)
+    mixed = [a + (b - a) * (at - low) for a, b in zip(_COLOURS[low], _COLOURS[low + 1], strict=True)]
+    return "#" + "".join(f"{round(part):02x}" for part in mixed)
+
+
+def _named(override: str) -> str:
+    """Return an override as short as it can be told: `optim.lr=0.0200` is `lr=0.02`, `optim.name=muon` is `muon`."""
+    key, _, value = override.partition("=")
+    last = key.rpartition(".")[2]
+    with suppress(ValueError, OverflowError):  # text, or infinite
+        value = _short(float(value))
+    return value if last == "name" else f"{last}={value}"
+
+
+def _short(value: float) -> str:
+    """Return a number in three digits, or all of a small whole one: 2.53e11, 0.035, 65536."""
+    if value == round(value) and abs(value) < 1e6:
+        return str(round(value))
+    text = f"{value:.3g}"
+    mantissa, mark, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if mark else text
+
+
 def _text(value: Any) -> str:
-    """Return text as it is, anything else as JSON; text that could be read as JSON is quoted, and so stays text."""
+    """Return text as it is, anything else as JSON; text that could be read as JSON is quoted, and so stays text.
+
+    Numbers are as short as they can be: `4e+09`, `0.035`. They differ from what they were by rounding at most.
+    """
+    if isinstance(value, float) and math.isfinite(value) and math.isclose(value, float(f"{value:.12g}"), rel_tol=1e-15):
+        text = f"{value:.12g}"
+        return min(text, scientific(float(text)), key=len)
     if isinstance(value, str) and not _is_json(value):
         return value
     return json.dumps(value, separators=(",", ":"), default=str)

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from analysis.inputs import recorded
+from study.records.metric_names import LOG_FLOPS, TOKENS, metric_name
 
 CHUNK = 1 << 20
 END_BYTES = 40
 """So many of the last bytes read are remembered: of a record they are numbers that another one would not repeat."""
 _ROLLBACK = b'"rollback"'
-_FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 class Value(NamedTuple):
@@ -54,8 +54,10 @@ class Record(NamedTuple):
     readable: bool
 
 
-def records(path: Path, start: Position, chunk: int = CHUNK) -> Iterator[Record]:
+def records(path: Path, start: Position, chunk: int = CHUNK, flops_per_token: float = 0.0) -> Iterator[Record]:
     """Yield the records behind `start`, lazily, `chunk` bytes at a time.
+
+    A validation also says, as a logarithm, how many FLOPs the run had come to, by `flops_per_token`.
 
     A last line without its newline is left for later. A file that has become shorter, or another one than was read
     (a node that crashed lost the end of it, and its run wrote it again), is read from its beginning, and steps that
@@ -74,7 +76,7 @@ def records(path: Path, start: Position, chunk: int = CHUNK) -> Iterator[Record]
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             for line in lines:
-                record = _record(line, position, rollbacks)
+                record = _record(line, position, rollbacks, flops_per_token)
                 position = record.position
                 yield record
 
@@ -99,7 +101,7 @@ def _rollbacks(file: BinaryIO, offset: int) -> list[tuple[int, int]]:
     return found
 
 
-def _record(line: bytes, before: Position, rollbacks: Sequence[tuple[int, int]]) -> Record:
+def _record(line: bytes, before: Position, rollbacks: Sequence[tuple[int, int]], per_token: float) -> Record:
     offset, end = before.offset + len(line) + 1, (line + b"\n")[-END_BYTES:].decode("latin-1")
     passed = replace(before, offset=offset, end=end)
     try:
@@ -119,7 +121,9 @@ def _record(line: bytes, before: Position, rollbacks: Sequence[tuple[int, int]])
             return Record([], passed, True)
         first_of_step = step > max(passed.steps.values(), default=-1)
         if "tokens" in entry and first_of_step and not left:
-            values.append(Value("tokens", float(entry["tokens"]), _stamp(entry), step))
+            values.append(Value(TOKENS, float(entry["tokens"]), _stamp(entry), step))
+        if kind == "validation" and (flops := per_token * entry.get("tokens", 0)) > 0:
+            values.append(Value(LOG_FLOPS, math.log10(flops), _stamp(entry), step))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return Record([], passed, False)
     return Record(values, replace(passed, steps={**passed.steps, kind: step}), True)
@@ -129,7 +133,7 @@ def _values(entry: Mapping[str, Any], kind: str, step: int) -> list[Value]:
     """Return the values of one entry's metrics."""
     stamp = _stamp(entry)
     return [
-        Value(_FORBIDDEN.sub("_", f"{kind}_{name}"), float(value), stamp, step)
+        Value(metric_name(kind, name), float(value), stamp, step)
         for name, value in entry["metrics"].items()
         if value is not None
     ]

@@ -17,10 +17,11 @@ from study.storage.secrets import Redact
 from study.tracking import mlflow_view
 from study.tracking.metrics_reader import Value
 from study.tracking.sqlite import create_database, tune
-from study.tracking.store import RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
+from study.tracking.store import Held, RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ class MlflowStore:
         while True:
             search = partial(self._client.search_runs, [experiment], query, max_results=1000, page_token=token)
             page = self._call(search)
-            found += [TrackedRun(r.info.run_id, r.data.tags.get("point_key", ""), r.info.start_time or 0) for r in page]
+            found += [_tracked(run) for run in page]
             token = page.token
             if not token:
                 return sorted(found, key=lambda run: (run.started, run.id))
@@ -128,14 +129,19 @@ class MlflowStore:
             raise StoreAwayError(f"no run could be made in experiment {experiment}: {error}") from None
         return str(run.info.run_id)
 
+    def rename(self, run: str, name: str) -> None:
+        """Give a run another name."""
+        self._call(lambda: self._client.update_run(run, name=name))
+
     def delete(self, run: str) -> None:
         """Delete a run."""
         self._call(lambda: self._client.delete_run(run))
 
-    def reached(self, run: str) -> Mapping[str, int]:
-        """Return the last step that the store holds of each metric of a run."""
+    def held(self, run: str) -> Held:
+        """Return what the store holds of a run: the last step of each metric, and its parameters."""
         found = self._call(lambda: self._client.get_run(run))
-        return {metric.key: int(metric.step) for metric in found.data.to_proto().metrics}
+        steps = {metric.key: int(metric.step) for metric in found.data.to_proto().metrics}
+        return Held(steps, frozenset(found.data.params))
 
     def log(
         self,
@@ -183,6 +189,11 @@ class MlflowStore:
             raise StoreAwayError(text) from None
         except OSError as error:  # requests' errors are OSErrors too
             raise StoreAwayError(self._redact(str(error))) from None
+
+
+def _tracked(run: Run) -> TrackedRun:
+    info = run.info
+    return TrackedRun(info.run_id, run.data.tags.get("point_key", ""), info.start_time or 0, info.run_name or "")
 
 
 def _mlflow_error() -> type[Exception]:

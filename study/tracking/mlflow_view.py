@@ -14,6 +14,21 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from study.records.metric_names import (
+    BEST,
+    CORE_HOURS,
+    FINAL,
+    FLOPS,
+    GPU_HOURS,
+    LOG_FLOPS,
+    LOG_PARAMS,
+    LOSS,
+    PARAMS,
+    TOKENS,
+    TOKENS_PER_PARAM,
+    VALIDATION_LOSS,
+)
+
 TAG = "mlflow.sharedViewState."
 KEY = "study"
 KIND = ("mlflow.experimentKind", "custom_model_development")
@@ -21,11 +36,14 @@ KIND = ("mlflow.experimentKind", "custom_model_development")
 NOTE = "mlflow.note.content"
 TRAINING = "workflowType=machine_learning"
 SIGNED = "*`study sync` writes this description; without this line it is left as it is.*"
-LOSS, TRAIN, TOKENS = "validation_loss", "train_loss", "tokens"
-COLUMNS = ("tags.`state`", f"metrics.`{LOSS}`", f"metrics.`{TRAIN}`", f"metrics.`{TOKENS}`")
-AFTER = ("attributes.`Duration`", "tags.`attempt`", "tags.`nodes`")
+TOTALS = (FINAL, PARAMS, TOKENS, FLOPS, TOKENS_PER_PARAM, GPU_HOURS, CORE_HOURS, BEST, VALIDATION_LOSS)
 MOST_PARAMETERS = 6
-MOST_RUNS = 20
+MOST_RUNS = 100
+NAME, STATE = "attributes.`Run Name`", "tags.`state`"
+FIRST_COLUMNS = ("1", NAME, "runDateAndNestInfo")
+"""What stands before all other columns, as the page calls it: the box to choose a run, its name, when it began."""
+NARROW, WIDE = 110, 190
+"""Widths of columns [pixels]."""
 
 
 def page(server: str, experiment: str, charts: bool = False) -> str:
@@ -88,28 +106,35 @@ def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def view(parameters: Sequence[str]) -> dict[str, Any]:
-    """Return the state of the page: the runs by validation loss, what tells them apart as columns, and four charts."""
-    section = "losses"
+    """Return the state of the page: runs by final loss, what they came to and what tells them apart, and the charts."""
+    scaling, curves, more = "scaling", "curves", "more"
     charts = [
-        _line("train", TRAIN, section, log=True),
-        _line("validation", LOSS, section, log=False),
-        {**_chart("BAR", "final", section), "metricKey": LOSS, "selectedMetricKeys": [LOSS]},
+        _points("size", FINAL, scaling, over=LOG_PARAMS),
+        _points("compute", FINAL, scaling, over=LOG_FLOPS),
+        _line("validation-compute", VALIDATION_LOSS, curves, over=LOG_FLOPS),
+        _line("validation", VALIDATION_LOSS, curves, over=TOKENS),
+        _line("train", LOSS, curves, over=TOKENS),
+        {**_chart("BAR", "final", more), "metricKey": FINAL, "selectedMetricKeys": [FINAL]},
     ]
-    for name in parameters[:2]:
-        axes = {"xaxis": {"key": name, "type": "PARAM"}, "yaxis": {"key": LOSS, "type": "METRIC"}}
-        charts.append({**_chart("SCATTER", f"by-{name}", section), **axes, "runsCountToCompare": 100})
     if len(parameters) > 1:
-        chosen = {"selectedParams": list(parameters), "selectedMetrics": [LOSS], "showAllRuns": True}
-        charts.append({**_chart("PARALLEL", "together", section), **chosen})
+        chosen = {"selectedParams": list(parameters), "selectedMetrics": [FINAL], "showAllRuns": True}
+        charts.append({**_chart("PARALLEL", "together", more), **chosen})
+    sections = ((scaling, "Scaling: final loss by size and by compute"), (curves, "Curves"), (more, "Comparison"))
+    totals, settings = [f"metrics.`{name}`" for name in TOTALS], [f"params.`{name}`" for name in parameters]
     return {
         "searchFilter": "tags.role = 'run'",
-        "orderByKey": f"metrics.`{LOSS}`",
+        "orderByKey": f"metrics.`{FINAL}`",
         "orderByAsc": True,
-        "selectedColumns": [*COLUMNS, *(f"params.`{name}`" for name in parameters), *AFTER],
-        "runsHiddenMode": "FIRST_20_RUNS",
+        "selectedColumns": [*totals, *settings, "attributes.`Duration`", STATE],
+        "columnOrder": [*FIRST_COLUMNS, *totals, *settings, "duration", STATE],
+        "columnWidths": {NAME: WIDE, **dict.fromkeys((*totals, *settings), NARROW)},
+        "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": charts,
-        "compareRunSections": [{"uuid": section, "name": "Losses", "display": True, "isReordered": False}],
-        "isAccordionReordered": False,
+        "compareRunSections": [
+            {"uuid": name, "name": title, "display": True, "isReordered": False, "columns": 2}
+            for name, title in sections
+        ],
+        "isAccordionReordered": True,  # else MLflow sorts the sections by name
         "hideEmptyCharts": True,
     }
 
@@ -120,11 +145,15 @@ def encode(state: Mapping[str, Any]) -> str:
     return "deflate;" + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def _line(name: str, metric: str, section: str, log: bool) -> dict[str, Any]:
-    scale = "log" if log else "linear"
-    axis = {"xAxisKey": "metric", "selectedXAxisMetricKey": TOKENS, "useGlobalXaxisKey": False}
-    more = {"xAxisScaleType": scale, "scaleType": scale, "lineSmoothness": 0, "useGlobalLineSmoothing": False}
-    shown = {"yAxisKey": "metric", "yAxisExpressions": [], "range": {}}
+def _points(name: str, metric: str, section: str, over: str) -> dict[str, Any]:
+    axes = {"xaxis": {"key": over, "type": "METRIC"}, "yaxis": {"key": metric, "type": "METRIC"}}
+    return {**_chart("SCATTER", name, section), **axes}
+
+
+def _line(name: str, metric: str, section: str, over: str) -> dict[str, Any]:
+    axis = {"xAxisKey": "metric", "selectedXAxisMetricKey": over, "useGlobalXaxisKey": False}
+    more = {"xAxisScaleType": "linear", "scaleType": "log", "lineSmoothness": 0, "useGlobalLineSmoothing": False}
+    shown = {"yAxisKey": "metric", "yAxisExpressions": [], "range": {}, "displayPoints": metric != LOSS}
     chosen = {"metricKey": metric, "selectedMetricKeys": [metric]}
     return {**_chart("LINE", name, section), **chosen, **axis, **more, **shown}
 

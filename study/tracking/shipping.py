@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from study.records.metric_names import DERIVED, LOG_FLOPS, TOKENS
 from study.records.point import Point
 from study.storage.layout import RunFolder
 from study.storage.secrets import Redact
@@ -15,7 +16,7 @@ from study.tracking.facts import Facts
 from study.tracking.mapping import RunSummary, params
 from study.tracking.metrics_reader import Position, Record, Value, records
 from study.tracking.state import RunState
-from study.tracking.store import ENTITIES, PARAMS, Store
+from study.tracking.store import ENTITIES, PARAMS, Held, Store
 
 PARAM_BYTES = 400_000
 """Parameters of one call, counted as JSON: a server takes a million bytes a request, metrics included."""
@@ -36,7 +37,15 @@ class Shipper:
         self.calls = 0
 
     def ship(
-        self, run: RunFolder, before: RunState, point: Point, facts: Facts, summary: RunSummary, *, sure: bool = True
+        self,
+        run: RunFolder,
+        before: RunState,
+        point: Point,
+        facts: Facts,
+        summary: RunSummary,
+        *,
+        totals: Callable[[], Mapping[str, float]],
+        sure: bool = True,
     ) -> Iterator[RunState]:
         """Send what is new, yielding after each call what the store then holds.
 
@@ -44,12 +53,14 @@ class Shipper:
         was cut from its file and written again has another time, and would be another value: where it is not certain
         (`sure`) that `before` is all that was sent, the store is asked how far it was brought. State and outcome go
         last: who sees a run completed sees all its metrics. Parameters go with them, so that the calls before carry as
-        many values as a call takes: every call is several transactions.
+        many values as a call takes: every call is several transactions. `totals` of the run are asked for, and go,
+        whenever its state or outcome does.
         """
         state, batch, position = before, list[Value](), before.position
-        settings = [] if before.params else params(point.raw, self._redact)
         held = _Held(self._store, before.id)
-        for record in records(run.metrics, before.position):
+        settings = [] if before.params else params(point.raw, self._redact)
+        settings = settings if sure or not settings else held.without(settings)
+        for record in records(run.metrics, before.position, flops_per_token=_flops_per_token(point)):
             if batch and len(batch) + len(record.values) > ENTITIES:
                 yield (state := self._send(state, batch, position))
                 batch = []
@@ -57,10 +68,12 @@ class Shipper:
             position = record.position
             self.unreadable += not record.readable
         tags = summary.tags if summary.digest() != before.sent else {}
+        found = totals() if tags else before.totals
+        batch += _values(found, before.totals, facts, position) if tags else []
         if len(batch) + len(settings) + len(tags) > ENTITIES:
             yield (state := self._send(state, batch, position))
             batch = []
-        state = replace(self._send(state, batch, position, settings, tags), params=True)
+        state = replace(self._send(state, batch, position, settings, tags), params=True, totals=found)
         if tags:
             self._store.status(state.id, summary.status, facts.ended)
         if not state.config and run.config.exists():
@@ -100,7 +113,7 @@ class Shipper:
             rest, last = rest[ENTITIES - len(last) :], []
         if rest or last or tags:
             self._log(state.id, rest, last, tags or {})
-        self.values += len(values)
+        self.values += sum(value.name not in DERIVED for value in values)
         return replace(state, position=position)
 
     def _log(self, run: str, values: Sequence[Value], settings: Params, tags: Mapping[str, str]) -> None:
@@ -113,7 +126,7 @@ class _Held:
 
     def __init__(self, store: Store, run: str) -> None:
         self._store, self._run = store, run
-        self._reached: Mapping[str, int] | None = None
+        self._held: Held | None = None
 
     def new(self, record: Record) -> list[Value]:
         """Return the values of a record that the store has not.
@@ -123,9 +136,43 @@ class _Held:
         """
         if record.position.path or not record.values:
             return record.values
-        if self._reached is None:
-            self._reached = self._store.reached(self._run)
-        return [value for value in record.values if value.step > self._reached.get(value.name, -1)]
+        steps = self._look().steps
+        return [value for value in record.values if value.step > steps.get(value.name, -1)]
+
+    def without(self, settings: Params) -> Params:
+        """Return the parameters that the store has not: those it has cannot change, and may be written otherwise."""
+        held = self._look().params
+        return [(name, value) for name, value in settings if name not in held]
+
+    def _look(self) -> Held:
+        if self._held is None:
+            self._held = self._store.held(self._run)
+        return self._held
+
+
+def _values(totals: Mapping[str, float], before: Mapping[str, float], facts: Facts, position: Position) -> list[Value]:
+    """Return what a run is and came to as values of its last step, as far as that is not sent.
+
+    Its tokens are values of every record, and log10 of its FLOPs of every validation: not sent twice for a step.
+    """
+    last = max(position.steps.values(), default=0)
+    step = int((facts.outcome or {}).get("step") or last)
+    stamp = facts.ended or facts.started or 0
+    double = {TOKENS} if position.steps else set()
+    double |= {LOG_FLOPS} if step == position.steps.get("validation") else set()
+    all_of_it = facts.outcome is not None  # charts join the values of a step
+    return [
+        Value(name, value, stamp, step)
+        for name, value in totals.items()
+        if name not in double and (all_of_it or before.get(name) != value)
+    ]
+
+
+def _flops_per_token(point: Point) -> float:
+    try:
+        return point.flops_per_token
+    except ValueError:  # a config that cannot be read any more
+        return 0.0
 
 
 def _chunks(settings: Params) -> list[Params]:

@@ -11,12 +11,16 @@ from typing import Any
 from study.storage.files import read_json, write_atomic
 from study.tracking.metrics_reader import Position
 
-FORMAT = 1
+FORMAT = 2
+"""Metrics have had their grouped names since 2: a study of the earlier format is sent anew under these."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One run in a store: its id there, what has been read of its spool, what has been sent besides."""
+    """One run in a store: its id there, what has been read of its spool, what has been sent besides.
+
+    totals: what it is and came to (study.tracking.run_totals), as far as it was sent.
+    """
 
     id: str
     position: Position = field(default_factory=Position)
@@ -25,6 +29,7 @@ class RunState:
     sent: str = ""
     state: str = ""
     done: bool = False
+    totals: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass

@@ -33,6 +33,14 @@ class TrackedRun(NamedTuple):
     id: str
     key: str
     started: int
+    name: str = ""
+
+
+class Held(NamedTuple):
+    """What a store holds of a run: the last step of each metric, and the names of its parameters."""
+
+    steps: Mapping[str, int]
+    params: frozenset[str]
 
 
 class Store(Protocol):
@@ -53,11 +61,14 @@ class Store(Protocol):
     def create(self, experiment: str, name: str, started: int | None, tags: Mapping[str, str]) -> str:
         """Make a run with its tags in one transaction and return its id."""
 
+    def rename(self, run: str, name: str) -> None:
+        """Give a run another name."""
+
     def delete(self, run: str) -> None:
         """Delete a run."""
 
-    def reached(self, run: str) -> Mapping[str, int]:
-        """Return the last step that the store holds of each metric of a run. Raises RunGoneError or RunRefusedError."""
+    def held(self, run: str) -> Held:
+        """Return what the store holds of a run. Raises RunGoneError or RunRefusedError."""
 
     def log(
         self,

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from study.config.dotted import flat
@@ -22,14 +23,26 @@ from study.status.states import PointState
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from study.storage.secrets import Redact, redactor
+from study.tracking import run_totals
 from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
-from study.tracking.mapping import PARENT, RunSummary, identity_tags, of_search, run_name, run_summary, study_summary
+from study.tracking.mapping import (
+    PARENT,
+    RunSummary,
+    budget_colours,
+    earlier_name,
+    identity_tags,
+    looks,
+    of_search,
+    run_name,
+    run_summary,
+    study_summary,
+)
 from study.tracking.mlflow_view import experiment_tags
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
-from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAwayError
+from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAwayError, TrackedRun
 
 FAILURES = 3
 """Runs in a row at which a store fails before a pass is given up."""
@@ -45,7 +58,7 @@ SAVE_SECONDS = 2.0
 class Synced:
     """What one pass did.
 
-    points: of the study. started: those with a run. created: runs made in the store. values: metric values sent.
+    points: of the study. started: those with a run. created: runs made in the store. values: sent, of records' metrics.
     calls: everything that was written, in calls. unreadable: lines passed over. refused: runs that the store did not
     take, and why.
     """
@@ -92,6 +105,8 @@ class Syncer:
         self._refused: dict[str, str] = {}
         self._states: dict[str, str] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
+        self._colours: Mapping[float, str] = {}
+        self._looks: dict[str, Mapping[str, str]] = {}
         self._described = -1  # points that the experiment's view was made of
 
     def sync(self, wait: float = -1) -> Synced:
@@ -173,8 +188,11 @@ class Syncer:
         """Tell the experiment how to show the study: by what tells its points apart, which new points may change."""
         if target.shown and self._described == len(self._source.points):
             return
-        points = list(self._source.points.values())
-        configs = [flat(point.raw) for point in points[:: -(-len(points) // MOST_COMPARED)]]
+        raw = [point.raw for point in self._source.points.values()]
+        budgets = ((config.get("budget") or {}).get("flops") for config in raw)
+        self._colours = budget_colours(budget for budget in budgets if budget is not None)
+        self._looks.clear()
+        configs = [flat(config) for config in raw[:: -(-len(raw) // MOST_COMPARED)]]
         tags = experiment_tags(self._folder.name, target.experiment, target.parent, configs)
         digest = hashlib.sha256(json.dumps(tags).encode()).hexdigest()[:16]
         if target.shown != digest:
@@ -222,9 +240,11 @@ class Syncer:
             return 0
         self._labels[key] = labels
         summary = run_summary(facts, *self._source.latest(), self._redact, labels)
-        # A parent that was removed is made anew: its runs follow it.
-        summary = replace(summary, tags={**summary.tags, PARENT: target.parent})
         point = self._source.points[key]
+        if key not in self._looks:
+            self._looks[key] = looks(point, self._colours)
+        # A parent that was removed is made anew: its runs follow it.
+        summary = replace(summary, tags={**summary.tags, **self._looks[key], PARENT: target.parent})
         try:
             try:
                 return self._ship(target, point, facts, summary, shipper)
@@ -239,8 +259,9 @@ class Syncer:
 
     def _ship(self, target: StoreState, point: Point, facts: Facts, summary: RunSummary, shipper: Shipper) -> int:
         created = self._find_or_create(target, point, facts, summary)
+        totals = partial(run_totals.totals, self._folder, self._source.observer.known, point, facts)
         run, sure = self._folder.run(point.key), bool(created) or point.key in self._sure
-        for progress in shipper.ship(run, target.runs[point.key], point, facts, summary, sure=sure):
+        for progress in shipper.ship(run, target.runs[point.key], point, facts, summary, totals=totals, sure=sure):
             if progress != target.runs[point.key]:
                 self._dirty = True
                 self.steps += 1
@@ -271,7 +292,15 @@ class Syncer:
         for run in found:
             if target.runs.setdefault(run.key, RunState(run.id)).id != run.id:
                 self._store.delete(run.id)
+            elif run.key in self._source.points:
+                self._rename(run, self._source.points[run.key])
         self._trusted = self._dirty = True
+
+    def _rename(self, run: TrackedRun, point: Point) -> None:
+        """Give a run that has the name of an earlier version that of this one; what a person named it stays."""
+        name = run_name(point, self._redact)
+        if run.name == earlier_name(point, self._redact) != name:
+            self._store.rename(run.id, name)
 
     def _sync_parent(self, target: StoreState, shipper: Shipper) -> None:
         """Bring the study's own run up to date: points by state, the study's config, the report."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from study.records.metric_names import DERIVED
 from study.tracking.metrics_reader import Value
-from study.tracking.store import ENTITIES, PARAMS, RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
+from study.tracking.store import ENTITIES, PARAMS, Held, RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class FakeStore:
     def find(self, experiment: str, study_id: str, role: str) -> list[TrackedRun]:
         def search() -> list[TrackedRun]:
             found = [
-                TrackedRun(name, run.tags.get("point_key", ""), run.started)
+                TrackedRun(name, run.tags.get("point_key", ""), run.started, run.name)
                 for name, run in self.runs.items()
                 if not run.deleted and run.tags["study_id"] == study_id and run.tags["role"] == role
             ]
@@ -72,15 +73,18 @@ class FakeStore:
 
         return self._call(make)
 
+    def rename(self, run: str, name: str) -> None:
+        self._call(lambda: setattr(self.runs[run], "name", name))
+
     def delete(self, run: str) -> None:
         self._call(lambda: setattr(self.runs[run], "deleted", True))
 
-    def reached(self, run: str) -> Mapping[str, int]:
-        def look() -> dict[str, int]:
+    def held(self, run: str) -> Held:
+        def look() -> Held:
             found: dict[str, int] = {}
             for value in self._run(run).values:
                 found[value.name] = max(value.step, found.get(value.name, -1))
-            return found
+            return Held(found, frozenset(self._run(run).params))
 
         return self._call(look)
 
@@ -135,6 +139,7 @@ class FakeStore:
             for run in self.runs.values()
             if not run.deleted and "point_key" in run.tags
             for value in run.values
+            if value.name not in DERIVED
         )
 
     def names(self) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from study.records.metric_names import DERIVED, metric_name
 from study.storage.layout import RunFolder, StudyFolder
 from train.spec.config import RunConfig
 
@@ -160,7 +161,10 @@ def as_stored(value: float) -> float:
 
 
 def expected(made: Made) -> list[Row]:
-    """Return what the metrics table must hold for the spools as they are: point, name, value, unix ms, step."""
+    """Return what the metrics table must hold for the spools as they are: point, name, value, unix ms, step.
+
+    What the syncer works out by itself (metric_names.DERIVED) is left out, here and in `stored`.
+    """
     rows: list[Row] = []
     for name in made.keys:
         path = made.folder.run(name).metrics
@@ -168,7 +172,7 @@ def expected(made: Made) -> list[Row]:
         for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
             entry = json.loads(line)
             stamp, step = round(entry["time"] * 1000), entry["step"]
-            values = {f"{entry['kind']}_{k}": v for k, v in entry["metrics"].items()}
+            values = {metric_name(entry["kind"], k): v for k, v in entry["metrics"].items()}
             if step not in seen:
                 values["tokens"] = entry["tokens"]
             seen.add(step)
@@ -185,7 +189,8 @@ def stored(database: Path, study: str, table: str = "metrics") -> list[Row]:
         join tags t on t.run_uuid = m.run_uuid and t.key = 'point_key'"""
     with closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as connection:
         rows = connection.execute(query, (study,)).fetchall()
-    return sorted((k, name, NAN if nan else v, stamp, step) for k, name, v, stamp, step, nan in rows)
+    found = [row for row in rows if row[1] not in DERIVED]
+    return sorted((k, name, NAN if nan else v, stamp, step) for k, name, v, stamp, step, nan in found)
 
 
 def latest(rows: list[Row]) -> list[Row]:

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from study.records.metric_names import DERIVED
 from tests.study.support.made import NAN, Row
 
 PROGRAMS = ("initdb", "postgres", "pg_isready")
@@ -101,7 +102,8 @@ class Postgres:
             join tags t on t.run_uuid = m.run_uuid and t.key = 'point_key'"""
         with psycopg.connect(self.uri.replace("+psycopg", "")) as connection:
             rows = connection.execute(query, (study,)).fetchall()
-        return sorted((k, name, NAN if nan else v, stamp, step) for k, name, v, stamp, step, nan in rows)
+        found = [row for row in rows if row[1] not in DERIVED]
+        return sorted((k, name, NAN if nan else v, stamp, step) for k, name, v, stamp, step, nan in found)
 
     def runs(self) -> int:
         """Return how many runs there are that are not deleted."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -62,4 +64,8 @@ def test_of_a_run_that_went_back_the_store_gives_the_path_that_it_took(database:
         run.metrics.write_text("".join(lines[:end]))
         assert tracking(["sync", str(study.path)]) == 0
     (ours,), (stored,) = from_runs(study), from_mlflow(f"sqlite:///{database}", "s")
+    with closing(sqlite3.connect(database)) as connection, connection:  # as earlier versions named them
+        for table in ("metrics", "latest_metrics"):
+            connection.execute(f"update {table} set key = replace(key, '/', '_')")
+    assert from_mlflow(f"sqlite:///{database}", "s") == [stored]
     assert stored.losses == ours.losses == {step * 128: step / 10 for step in (2, 4, 6, 8)}

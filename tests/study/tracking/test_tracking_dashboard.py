@@ -59,8 +59,19 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
         ]
         last = {"kind": "validation", "step": 10, "tokens": 1000, "time": 1.7e9 + 10, "metrics": {"loss": loss}}
         run.metrics.write_text("".join(json.dumps(record) + "\n" for record in [*records, last]))
-        run.outcome.write_text(json.dumps({"state": "completed", "step": 10, "tokens": 1000}))
+        run.outcome.write_text(json.dumps(reached(loss)))
     return study
+
+
+def reached(loss: float) -> dict[str, Any]:
+    return {
+        "state": "completed",
+        "step": 10,
+        "tokens": 1000,
+        "flops": 1e9,
+        "params": {"total": 20, "matmul": 10},
+        "loss": {"validation_nats_per_token": loss},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -100,16 +111,16 @@ def test_the_page_shows_the_runs_with_their_columns_and_charts(
     _, said = dashboard
     browser = Browser(tmp_path / "profile")
     try:
-        table = seen(browser, said["table"], ("matching runs", "model.width", "validation_loss"))["text"]
+        table = seen(browser, said["table"], ("matching runs", "final_loss", "params_matmul", "w96 "))["text"]
         assert "Traces" not in table.partition("Model registry")[0].partition("Models")[0], "not the GenAI pages"
         assert "Judges" not in table
         home = said["table"].partition("/#/")[0]
         plain = seen(browser, f"{home}/#/experiments/{said['experiment']}", ("Judges", "seen", "Charts"))["text"]
         assert "Runs · Charts · Report and config" in plain, "the way from where MLflow starts"
-        assert table.index("seed=1") > table.index("validation_loss"), "the runs stand below the columns"
+        assert table.index("w96 ") > table.index("final_loss"), "the runs stand below the columns"
         assert "Error loading shared view state" not in table
         assert [table.index(loss) for loss in ("\n2\n", "\n3\n")] == sorted(table.index(x) for x in ("\n2\n", "\n3\n"))
-        charts = seen(browser, said["charts"], ("Losses", "train_loss", "validation_loss"), charts=3)
+        charts = seen(browser, said["charts"], ("Scaling: final loss", "log10_flops", "train/loss"), charts=3)
         assert charts["charts"] >= 3
     finally:
         browser.close()

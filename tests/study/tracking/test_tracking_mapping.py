@@ -15,7 +15,9 @@ from study.tracking.follow import Rhythm
 from study.tracking.mapping import (
     STATUS,
     STOPPED,
+    budget_colours,
     identity_tags,
+    looks,
     of_search,
     params,
     run_name,
@@ -44,7 +46,45 @@ def test_params_come_back_as_they_were(config: dict[str, Any]) -> None:
             return text
 
     found = {name: parsed(text) for name, text in params({"s": config}, lambda text: text)}
-    assert found == {f"s.{name}": value for name, value in config.items()}
+    assert set(found) == {f"s.{name}" for name in config}
+    for name, value in config.items():
+        back = found[f"s.{name}"]
+        assert back == (pytest.approx(value, rel=1e-15, abs=0) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4e9, "4e+09"), (2.53e11, "2.53e+11"), (0.034999999999999996, "0.035"), (1e-8, "1e-08"), (81280.0, "81280")],
+)
+def test_numbers_are_as_short_as_they_can_be(value: float, text: str) -> None:
+    assert params({"x": value}, PLAIN) == [("x", text)]
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "name"),
+    [
+        ({"budget": {"flops": 2.5e11}}, ("model.width=60", "budget.flops=250000000000.0"), "w60 L2 2.5e11 s0"),
+        ({"budget": {"tokens": 300_000_000}}, ("optim.lr=0.0200", "+optim.name=muon"), "w60 L2 3e8tok lr=0.02 muon s0"),
+        ({"budget": {"flops": 2.531e11, "tokens": 4}, "seed": 3}, ("seed=3",), "w60 L2 2.53e11 s3"),
+    ],
+)
+def test_a_run_is_named_by_its_sizes_budget_and_seed(
+    config: dict[str, Any], overrides: tuple[str, ...], name: str
+) -> None:
+    whole = {"model": {"width": 60, "layers": 2}, "seed": 0, **config}
+    assert run_name(Point("k", json.dumps(whole), overrides), PLAIN) == name
+
+
+def test_each_budget_has_a_colour_that_gets_lighter() -> None:
+    found = budget_colours([8e9, 4e9, 8e9, 2e9])
+    assert list(found) == [2e9, 4e9, 8e9]
+    lightness = [
+        sum(int(colour[i : i + 2], 16) * w for i, w in ((1, 0.3), (3, 0.6), (5, 0.1))) for colour in found.values()
+    ]
+    assert lightness == sorted(lightness)
+    assert found[2e9] == "#440154"
+    assert looks(Point("k", '{"budget": {"flops": 8e9}}'), found) == {"mlflow.runColor": found[8e9]}
+    assert looks(Point("k", '{"budget": {"flops": null}}'), found) == {}
 
 
 def test_long_values_are_cut_to_what_mlflow_takes() -> None:

@@ -2,9 +2,11 @@ import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from study.records.metric_names import metric_name
 from study.tracking.metrics_reader import Position, Value, records
 from tests.study.support.made import T0, record, rolled_back
 
@@ -24,9 +26,9 @@ def test_names_steps_and_milliseconds(tmp_path: Path) -> None:
     stamp = round((T0 + 3 / 8) * 1000)
     found, _ = values(path)
     assert found == [
-        Value("train_loss", 2.5, stamp, 3),
+        Value("train/loss", 2.5, stamp, 3),
         Value("tokens", 384.0, stamp, 3),
-        Value("validation_bits per/byte_", 1.5, stamp, 3),
+        Value("validation/bits per/byte_", 1.5, stamp, 3),
     ]
 
 
@@ -58,7 +60,7 @@ def test_shrunken_file_is_read_again_without_its_old_steps(tmp_path: Path) -> No
     with path.open("a") as file:
         file.write("".join(record("train", step, loss=3.0) for step in range(3, 8)))
     found, _ = values(path, Position(0, position.steps))
-    assert [v.step for v in found if v.name == "train_loss"] == [6, 7]
+    assert [v.step for v in found if v.name == "train/loss"] == [6, 7]
 
 
 def test_a_file_that_lost_its_end_and_grew_past_it_again_is_known_to_be_another(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_a_file_that_lost_its_end_and_grew_past_it_again_is_known_to_be_another(
     path.write_text(again + "".join(record("train", step, loss=2.25, lr=0.5) for step in range(4, 9)))
     assert path.stat().st_size > position.offset
     found, _ = values(path, position)
-    assert [v.step for v in found if v.name == "train_loss"] == [6, 7, 8]
+    assert [v.step for v in found if v.name == "train/loss"] == [6, 7, 8]
 
 
 def test_nan_and_infinity_are_values(tmp_path: Path) -> None:
@@ -79,6 +81,35 @@ def test_nan_and_infinity_are_values(tmp_path: Path) -> None:
     found, _ = values(path)
     assert math.isnan(found[0].value)
     assert found[1].value == math.inf
+
+
+def test_a_validation_says_how_many_flops_the_run_had_come_to(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(record("train", 3, loss=2.5) + record("validation", 3, loss=2.0))
+    found = [value for one in records(path, Position(), flops_per_token=1e6) for value in one.values]
+    (flops,) = [value for value in found if value.name == "log10_flops"]
+    assert (flops.step, flops.timestamp) == (3, found[0].timestamp)
+    assert flops.value == pytest.approx(math.log10(384e6))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shown"),
+    [
+        ("train", "loss", "train/loss"),
+        ("train", "grad_norm", "health/grad_norm"),
+        ("train", "loss_scale_smallest", "health/loss_scale_smallest"),
+        ("train", "seconds_forward_backward", "time/forward_backward"),
+        ("train", "mfu_measured", "throughput/mfu_measured"),
+        ("train", "tokens_per_second", "throughput/tokens_per_second"),
+        ("train", "peak_memory_gib", "memory/peak_gib"),
+        ("train", "lr", "train/lr"),
+        ("validation", "loss/code", "validation/loss/code"),
+        ("rollback", "to_step", "rollback/to_step"),
+        ("statistics", "weight_rms blocks[0]", "statistics/weight_rms blocks_0_"),
+    ],
+)
+def test_metrics_are_grouped(kind: str, name: str, shown: str) -> None:
+    assert metric_name(kind, name) == shown
 
 
 def test_missing_file_says_nothing(tmp_path: Path) -> None:
@@ -112,7 +143,7 @@ def test_read_in_any_pieces_gives_the_same(entries: list[tuple[str, int]], cuts:
     assert end.offset == len(text)
     losses = [(v.name, v.step) for v in whole]
     assert len(losses) == len(set(losses))
-    assert {kind for kind, _ in entries} == {v.name.split("_")[0] for v in whole} - {"tokens"}
+    assert {kind for kind, _ in entries} == {v.name.split("/")[0] for v in whole} - {"tokens"}
 
 
 def series(found: list[Value], name: str) -> list[tuple[int, float]]:
@@ -123,11 +154,11 @@ def test_of_a_run_that_went_back_the_path_taken_is_sent_each_value_once(tmp_path
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(rolled_back()))
     found, position = values(path)
-    assert series(found, "train_loss") == [(step, float(step)) for step in range(1, 9)]
-    assert series(found, "validation_loss") == [(step, step / 10) for step in (2, 4, 6, 8)]
+    assert series(found, "train/loss") == [(step, float(step)) for step in range(1, 9)]
+    assert series(found, "validation/loss") == [(step, step / 10) for step in (2, 4, 6, 8)]
     assert series(found, "tokens") == [(step, step * 128.0) for step in range(1, 9)]
-    assert series(found, "rollback_to_step") == [(6, 3.0), (5, 3.0)]
-    assert series(found, "spike_loss_z") == [(6, 9.0), (5, 8.0)]
+    assert series(found, "rollback/to_step") == [(6, 3.0), (5, 3.0)]
+    assert series(found, "spike/loss_z") == [(6, 9.0), (5, 8.0)]
     assert values(path, position)[0] == []
     # The file is known to be another one, and is read anew: nothing of it is sent again.
     assert values(path, Position(10**6, position.steps, "", position.path))[0] == []
@@ -151,5 +182,5 @@ def test_followed_while_it_goes_back_what_was_sent_stays_and_the_path_taken_is_w
     assert set(whole) <= set(found), "every value of the path taken"
     assert (position.offset, position.path, position.steps) == (end.offset, end.path, end.steps)
     for value in set(found) - set(whole):  # by these a reader of the store tells what was abandoned
-        back = [v for v in found if v.name == "rollback_to_step"]
+        back = [v for v in found if v.name == "rollback/to_step"]
         assert any(value.timestamp <= v.timestamp and value.step > v.value for v in back)

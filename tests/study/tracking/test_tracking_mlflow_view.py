@@ -33,9 +33,13 @@ def test_the_view_is_small_enough_for_a_tag_and_is_read_back() -> None:
     text = encode(state)
     assert len(text) < 5000
     assert json.loads(zlib.decompress(base64.b64decode(text.removeprefix("deflate;")))) == state
-    assert {chart["metricSectionId"] for chart in state["compareRunCharts"]} == {"losses"}
+    assert {chart["metricSectionId"] for chart in state["compareRunCharts"]} == {
+        section["uuid"] for section in state["compareRunSections"]
+    }
     assert len({chart["uuid"] for chart in state["compareRunCharts"]}) == len(state["compareRunCharts"])
     assert f"params.`{names[0]}`" in state["selectedColumns"]
+    assert set(state["columnWidths"]) <= set(state["columnOrder"]), "MLflow takes widths of columns in order only"
+    assert set(state["selectedColumns"]) - {"attributes.`Duration`"} <= set(state["columnOrder"])
 
 
 def test_addresses() -> None:

@@ -227,5 +227,5 @@ def test_the_ui_opens_with_the_one_command(database: Path, start: Start, tmp_pat
         body = {"experiment_ids": [study["experiment_id"]]}
         runs = json.loads(fetch(f"{url}/api/2.0/mlflow/runs/search", body))["runs"]
         assert {run["info"]["status"] for run in runs} == {"FINISHED"}
-        run = next(r["info"]["run_id"] for r in runs if r["info"]["run_name"].startswith("seed=0"))
+        run = next(r["info"]["run_id"] for r in runs if r["info"]["run_name"].endswith(" s0"))
         assert fetch(f"{url}/get-artifact?path=config.yaml&run_uuid={run}") == made.run(0).config.read_bytes()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from study.records.metric_names import DERIVED
 from study.storage.secrets import redactor
 from study.tracking.store import StoreAwayError
 from study.tracking.syncer import Synced, Syncer, is_all_sent
@@ -382,5 +383,40 @@ def test_what_a_rollback_makes_anew_is_sent_also_where_the_state_was_lost(tmp_pa
     made.folder.tracking.unlink()
     run.metrics.write_text("".join(lines))
     syncer(made, store).sync()
-    losses = {(step, value) for _, name, value, _, step in store.rows() if name == "train_loss"}
+    losses = {(step, value) for _, name, value, _, step in store.rows() if name == "train/loss"}
     assert {(step, float(step)) for step in range(1, 9)} <= losses
+
+
+def test_every_run_has_what_it_is_and_came_to(tmp_path: Path) -> None:
+    made, store = populate(tmp_path / "runs" / "s"), FakeStore()
+    one = syncer(made, store)
+    one.sync()
+    one.sync()
+    runs = {run.tags["point_key"]: run for run in store.runs.values() if "point_key" in run.tags}
+    derived = [[value for value in run.values if value.name in DERIVED - {"log10_flops"}] for run in runs.values()]
+    finished, failed, running = [{value.name: value.value for value in values} for values in derived]
+    assert [len(values) for values in derived] == [len(finished), len(failed), len(running)], "each of them once"
+    assert (finished["final_loss"], finished["best_loss"], finished["flops"]) == (2.5, 0.0275, 123456789)
+    assert finished["tokens_per_param"] == pytest.approx(12800 / 9, rel=1e-4)
+    assert finished["params_active"] == finished["params_total"] > finished["params_matmul"] > 0
+    assert finished["core_hours"] == failed["core_hours"] == pytest.approx((900 - 1) / 3600, rel=1e-4)
+    assert set(running) == {"params_matmul", "params_total", "params_active", "log10_params_matmul"}
+    assert set(failed) == {*running, "core_hours"}
+
+
+def test_a_study_of_the_earlier_names_gets_the_grouped_ones_too(tmp_path: Path) -> None:
+    """Parameters cannot change in a store, and values cannot be taken back; a name that a person gave stays."""
+    made, store = populate(tmp_path / "runs" / "s"), FakeStore()
+    syncer(made, store).sync()
+    first, second, *_ = [run for run in store.runs.values() if "point_key" in run.tags]
+    for run in store.runs.values():
+        run.values = {value._replace(name=value.name.replace("/", "_")): 1 for value in run.values}
+        run.params |= {name: "64.0" for name, value in run.params.items() if value == "64"}
+    first.name, second.name = "seed=0 model.width=64", "my best"
+    made.folder.tracking.write_text(made.folder.tracking.read_text().replace('"format":2', '"format":1'))
+    done = syncer(made, store).sync()
+    assert done.refused == ()
+    assert done.created == 0
+    assert set(expected(made)) <= set(store.rows())
+    assert (first.name, second.name) == ("w64 L2 s0", "my best")
+    assert first.params["model.width"] == "64.0"
