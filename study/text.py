@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 WIDTH = 80
 """Columns of texts for people; wider terminals widen tables only."""
@@ -28,11 +28,20 @@ def redraws() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in DUMB
 
 
-def show(text: str) -> None:
-    """Print lines for a person: folded on a terminal that is narrower; as they are in files and pipes."""
+def show(text: str, paint: Callable[[str], str] | None = None) -> None:
+    """Print lines for a person: folded on a terminal that is narrower; as they are in files and pipes.
+
+    paint: gives a line its colours, where the terminal has some.
+    """
     if sys.stdout.isatty():
-        text = "\n".join(part for line in text.split("\n") for part in fold(line, columns()))
+        lines = [part for line in text.split("\n") for part in fold(line, columns())]
+        text = "\n".join(map(paint, lines) if paint is not None and colours() else lines)
     print(text, flush=True)
+
+
+def colours() -> bool:
+    """Return whether standard output is a terminal that shows colours, and nobody has asked for none (NO_COLOR)."""
+    return redraws() and not os.environ.get("NO_COLOR")
 
 
 def fold(line: str, width: int) -> list[str]:
@@ -83,8 +92,16 @@ def _spelt(error: UnicodeError) -> tuple[str, int]:
     return "".join(SPELT.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
 
+def varying(overrides: Sequence[Sequence[str]]) -> set[str]:
+    """Return the overrides that not all of several points have."""
+    if not overrides:
+        return set()
+    shared = set.intersection(*(set(each) for each in overrides))
+    return {override for given in overrides for override in given if override not in shared}
+
+
 def duration(seconds: float) -> str:
-    """Return seconds that were measured or counted: 8 s, 4 min 05 s, 2 h 10 min, 3 d 4 h."""
+    """Return seconds that were measured or counted: 8 s, 4 min 05 s, 2 h 10 min, 3 days 4 h."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -92,17 +109,20 @@ def duration(seconds: float) -> str:
         return f"{whole // 60} min {whole % 60:02d} s"
     if whole < 48 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    days = whole // 86400
+    if days < 1000:
+        return f"{days} days {whole % 86400 // 3600} h"
+    return estimate(whole)
 
 
 def estimate(seconds: float) -> str:
-    """Return a duration that is estimated to two digits, for more would be made up: 8 s, 2.5 h, 4.1 d, 160 years."""
+    """Return a duration that is estimated to two digits, for more would be made up: 8 s, 2.5 h, 4.1 days, 160 years."""
     for limit, size, unit in ((100, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
             value = seconds / size
             return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
     days = seconds / 86400
-    return f"{days:.3g} d" if days < 1000 else f"{float(f'{days / 365.25:.2g}'):,.0f} years"
+    return f"{days:.3g} days" if days < 1000 else f"{float(f'{days / 365.25:.2g}'):,.0f} years"
 
 
 def human(count: float) -> str:

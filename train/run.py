@@ -1,6 +1,7 @@
 """`python -m train.run --config runs/<study>/<key>/config.yaml`: train one run to its budget, or to `--until` tokens.
 
-Exit codes: 0 reached, 1 failed, 3 diverged, 75 stopped by a signal after saving (start it again to go on).
+Exit codes: 0 reached, 1 failed, 2 refused (config, data or device), 3 diverged, 75 stopped by a signal after saving
+(start it again to go on).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from train.spec.mesh import axes, check, copies
 if TYPE_CHECKING:
     from train.trainer import Trainer
 
-REACHED, FAILED, DIVERGED, INTERRUPTED = 0, 1, 3, 75
+REACHED, FAILED, REFUSED, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 75
 
 
 def main(arguments: list[str] | None = None, flag: StopFlag | None = None, started: float | None = None) -> int:
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None, flag: StopFlag | None = None, start
         gc.freeze()
     except ValueError as error:  # what a user can put right; anything later is a traceback
         print(f"error: {error}", file=sys.stderr)
-        return _failed()
+        return _failed(REFUSED)
     except Exception:
         traceback.print_exc()
         return _failed()
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m train.run",
         description="Train one run to its token budget. Checkpoints, metrics.jsonl and outcome.json are written "
         "to the folder of the config. If started again, it resumes from its newest checkpoint.",
-        epilog="Exit codes: 0 reached, 1 failed, 3 diverged, 75 stopped by a signal after saving a checkpoint.",
+        epilog="Exit codes: 0 reached, 1 failed, 2 refused, 3 diverged, 75 stopped by a signal, with a checkpoint.",
     )
     parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")
     parser.add_argument("--until", type=int, help="stop at the first step boundary at or past this [tokens]")
@@ -170,7 +171,7 @@ def _train(trainer: Trainer, until: int | None) -> int:
     return {End.REACHED: REACHED, End.DIVERGED: DIVERGED, End.INTERRUPTED: INTERRUPTED}[end]
 
 
-def _failed() -> int:
+def _failed(code: int = FAILED) -> int:
     """Return the exit code of a failure; where there are other ranks, exit with it at once.
 
     Threads that talk to them could hold up or abort an orderly exit.
@@ -181,8 +182,8 @@ def _failed() -> int:
         if dist.is_available() and dist.is_initialized():
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(FAILED)
-    return FAILED
+            os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         emit("status", folder, as_json(folder, statuses, points), compact=True)
     else:
-        terminal.show(as_text(folder, statuses, points, options.all, terminal.columns()))
+        terminal.show(as_text(folder, statuses, points, options.all, terminal.columns()), overview.painted)
     return 1 if any(status.state == PointState.FAILED for status in statuses) else 0
 
 
@@ -97,7 +97,7 @@ def as_text(
     counts = overview.count(statuses)
     shown = list(statuses) if everything else overview.interesting(statuses)
     lines = [overview.heading(folder.name, counts, len(statuses)), *overview.bars(counts, len(statuses), width), ""]
-    lines += overview.table(shown, width)
+    lines += overview.table(shown, points, width)
     if len(shown) < len(statuses):
         lines.append(f"… and {len(statuses) - len(shown):,} more (--all shows them)")
     found = overview.failures(statuses)

@@ -48,6 +48,13 @@ def flops_per_token_of(model: str, data: str) -> float:
     return float(counts.flops_per_token(shape, said["vocab_size"], said["sequence_length"]))
 
 
+@cache
+def matmul_params_of(model: str, data: str) -> int:
+    """Return the weights that take part in matrix products by the JSON of the sections `model` and `data`."""
+    shape = ModelConfig(**_values(filled(json.loads(model), ModelConfig)))
+    return counts.params(shape, json.loads(data)["vocab_size"]).matmul
+
+
 def run_config(config: Mapping[str, Any]) -> RunConfig:
     """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
     hints, config = _hints(), filled(config)

@@ -82,6 +82,18 @@ class Point:
         model, data = self._section("model"), self._section("data")
         return flops_per_token(self.config) if model is None or data is None else flops_per_token_of(model, data)
 
+    @property
+    def params(self) -> int:
+        """Weights that take part in matrix products, by train.spec.counts."""
+        from study.records.frozen_config import matmul_params_of
+
+        model, data = self._section("model"), self._section("data")
+        if model is None or data is None:
+            from train.spec.counts import params
+
+            return params(self.config.model, self.config.data.vocab_size).matmul
+        return matmul_params_of(model, data)
+
     def _section(self, name: str) -> str | None:
         """Return the text of a section that holds no other; None where it is not found as that."""
         mark = f'"{name}":{{'

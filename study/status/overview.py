@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import textwrap
 from collections import Counter, defaultdict
@@ -15,12 +16,14 @@ from study.failures.kinds import Kind
 from study.records.point import Point
 from study.status.cost import Cost
 from study.status.states import REFUSED, RESUMABLE, PointState, PointStatus
-from study.text import WIDTH, counted, cut, duration, percent, recognised
+from study.text import WIDTH, counted, cut, duration, human, percent, recognised, varying
 
 BAR = 30
 CONFIG = 12
 """Columns that a point's overrides get at least: rather than fewer, columns of less weight are left out."""
-WEIGHT = ("job", "try", "done")
+WEIGHT = ("job", "try", "D", "done", "C", "N")
+SIZES = ("model.width=", "model.layers=", "budget.tokens=", "budget.flops=", "budget.tokens_per_param=")
+"""Overrides that N, D and C tell."""
 FULL_ROWS = 30
 SHOWN_KEYS = 3
 FAILING = frozenset({PointState.FAILED, PointState.UNKNOWN, PointState.DIVERGED})
@@ -30,6 +33,16 @@ LOOK_FIRST = (
 )  # fmt: skip
 
 
+COLOURS = {
+    PointState.COMPLETED: 32, PointState.RUNNING: 36, PointState.QUEUED: 34, PointState.WAITING: 34,
+    PointState.PENDING: 33, PointState.INTERRUPTED: 33, PointState.TIME_LIMIT: 33, PointState.CANCELLED: 2,
+    PointState.DIVERGED: 31, PointState.FAILED: 31, PointState.UNKNOWN: 35,
+}  # fmt: skip
+"""A state's colour on a terminal, as ECMA-48 numbers them; the word itself says the same."""
+STATE = re.compile(rf"(  |[0-9a-f]{{12}}  )({'|'.join(PointState)})( *)(█*)")
+"""How a bar and a row of the table begin."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """The points whose attempts ended badly in one way: its class, their keys, the first line of an error."""
@@ -37,6 +50,15 @@ class Failure:
     kind: str
     keys: tuple[str, ...]
     line: str
+
+
+def painted(line: str) -> str:
+    """Return a line with the state that it begins with, and its bar, in the state's colour."""
+    found = STATE.match(line)
+    if found is None:
+        return line
+    lead, state, space, bar = found.groups()
+    return f"{lead}\x1b[{COLOURS[PointState(state)]}m{state}{space}{bar}\x1b[0m{line[found.end() :]}"
 
 
 def bars(counts: Mapping[str, int], total: int, width: int = WIDTH) -> list[str]:
@@ -188,20 +210,61 @@ def code_lines(statuses: Sequence[PointStatus]) -> list[str]:
     return textwrap.wrap(said, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def table(statuses: Sequence[PointStatus], width: int = WIDTH) -> list[str]:
-    """Return the points as a table of `width` columns: overrides are cut, and what weighs less is left out before."""
-    rows = [("point", "state", "done", "loss", "try", "job", "config")]
+def table(statuses: Sequence[PointStatus], points: Mapping[str, Point], width: int = WIDTH) -> list[str]:
+    """Return the points as a table of `width` columns: overrides are cut, and what weighs less is left out before.
+
+    N: matmul parameters, D: tokens, C: training FLOPs; then the overrides by which these points differ.
+    """
+    rows = [("point", "state", "done", "loss", "N", "D", "C", "try", "job")]
     for s in statuses:
         share = percent(min(1.0, s.tokens / s.budget_tokens)) if s.budget_tokens and s.tokens else ""
         loss = "" if s.loss is None else f"{s.loss:.4f}"
-        rows.append((s.key, s.state, share, loss, str(s.attempt or ""), s.job_id or "", recognised(s.overrides)))
-    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
-    kept = list(range(len(widths)))
+        rows.append((s.key, s.state, share, loss, *_sizes(points.get(s.key)), str(s.attempt or ""), s.job_id or ""))
+    told = ["overrides", *_told(statuses, [row[4:7] for row in rows[1:]])]
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    kept = [place for place, column in enumerate(zip(*rows[1:], strict=True)) if any(column)] or [0, 1]
+    needed = _distinct([row[4:7] for row in rows[1:]], told[1:])
     for name in WEIGHT:
-        if sum(widths[i] for i in kept) + CONFIG > width:
-            kept.remove(rows[0].index(name))
+        place = rows[0].index(name)
+        if place in kept and sum(widths[i] for i in kept) + needed > width:
+            kept.remove(place)
     lead = ["".join(row[i].ljust(widths[i]) for i in kept) for row in rows]
-    return [cut(f"{text}{row[-1]}".rstrip(), width) for text, row in zip(lead, rows, strict=True)]
+    if not any(told[1:]):
+        told = [""] * len(rows)
+    return [cut(f"{text}{words}".rstrip(), width) for text, words in zip(lead, told, strict=True)]
+
+
+def _distinct(sizes: Sequence[Sequence[str]], told: Sequence[str]) -> int:
+    """Return the columns that overrides need, so that rows can be told apart: a few, or all of the longest's."""
+    longest = max(map(len, told), default=0)
+    for columns in range(CONFIG, longest):
+        if len({(*size, words[: columns - 1]) for size, words in zip(sizes, told, strict=True)}) == len(told):
+            return columns
+    return longest
+
+
+def _sizes(point: Point | None) -> tuple[str, str, str]:
+    """Return N, D and C of a point as text."""
+    if point is None:
+        return "", "", ""
+    return human(point.params), human(point.tokens), f"{point.flops_per_token * point.tokens:.1e}".replace(".0e", "e")
+
+
+def _told(statuses: Sequence[PointStatus], sizes: Sequence[Sequence[str]]) -> list[str]:
+    """Return the overrides by which these points differ, without those of their sizes where N, D and C tell them."""
+    own = varying([s.overrides for s in statuses]) if len(statuses) > 1 else {o for s in statuses for o in s.overrides}
+    whole = [[override for override in s.overrides if override in own] for s in statuses]
+    rest = [[override for override in each if not override.startswith(SIZES)] for each in whole]
+    rows = [(*size, *each) for size, each in zip(sizes, rest, strict=True)]
+    told = rest if len(set(rows)) == len(rows) else whole
+    keys = {override.partition("=")[0] for each in told for override in each}
+    short = Counter(key.rpartition(".")[2] for key in keys)
+
+    def brief(override: str) -> str:
+        name = override.partition("=")[0].rpartition(".")[2]
+        return name + override[override.index("=") :] if short[name] == 1 and "=" in override else override
+
+    return [recognised(map(brief, each)) for each in told]
 
 
 def interesting(statuses: Sequence[PointStatus]) -> list[PointStatus]:

@@ -68,10 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = split(words)
         if arguments.has("--help", "-h"):
-            from study.sweep.help import text
+            from study.sweep.help import about, text
 
-            print(text(_config_folders(arguments)), flush=True)
+            folders, groups = _config_folders(arguments), [word for word in arguments.overrides if "=" not in word]
+            print(about(folders, groups) if groups else text(folders), flush=True)
             return 0
+        if not words:
+            from study.sweep.help import HEAD
+
+            print(f"{HEAD}\nstudy.sweep: name what is to be trained: study=NAME, or KEY=VALUE", file=sys.stderr)
+            return 2
         code = _hydra(arguments)
         sys.stdout.flush()
         return code

@@ -5,12 +5,13 @@ Built from the schema and from the first comment line of each file in conf/, wit
 
 from __future__ import annotations
 
+import difflib
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from study.config.schema import Key, sections
+from study.config.schema import Key, Section, sections
 
 HEAD = """\
 Make the points of a study and submit them: each point is one frozen config, trained once.
@@ -31,7 +32,7 @@ The same command twice does nothing twice: points that exist are found by the ha
 
 Lists after -m: a,b,c  range(start,stop[,step])  choice(a,b)  glob(*) for options of a group.
 Options: -m/--multirun  --cfg job (the composed config, with comments)  --config-dir DIR (your own groups)
-         --config-name NAME  --package KEY  --resolve  --info  --hydra-help  --help
+         --config-name NAME  --package KEY  --resolve  --info  --hydra-help  --help [GROUP], as in --help model
 """
 
 WIDTH = 118
@@ -42,6 +43,37 @@ INDENT = 58
 def text(folders: Sequence[Path]) -> str:
     """Return the help, with the groups found in these config folders."""
     return "\n".join([HEAD, "Groups (GROUP=OPTION; the first named is the default)", *_groups(folders), *_keys()])
+
+
+def about(folders: Sequence[Path], names: Sequence[str]) -> str:
+    """Return the help on these groups and sections of keys alone; ValueError for one that there is not."""
+    groups, parts = options(folders), _by_section()
+    known = list(dict.fromkeys((*groups, *parts)))
+    lines: list[str] = []
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            raise ValueError(
+                f"--help {name}: there is no such group or section"
+                + (f": did you mean {near[0]}?" if near else f": there are {', '.join(known)}")
+            )
+        lines += [""] if lines else []
+        if name in groups:
+            lines += [f"Options of {name} ({name}=OPTION; the first is the default)", ""]
+            lines += [*_group("", groups[name], max(map(len, groups[name])) + 2), ""]
+        if name in parts:
+            lines.append("Keys (KEY=VALUE; the schema's defaults, an option may set others: see --cfg job)")
+            lines += [line for part in parts[name] for line in _section(part)]
+    return "\n".join(lines)
+
+
+def _by_section() -> dict[str, list[Section]]:
+    """Return the sections of keys by the first word of their paths."""
+    found: dict[str, list[Section]] = {}
+    for part in sections():
+        if part.path:
+            found.setdefault(part.path.partition(".")[0], []).append(part)
+    return found
 
 
 def options(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
@@ -78,19 +110,28 @@ def _groups(folders: Sequence[Path]) -> Iterator[str]:
     width = max(len(name) for choices in found.values() for name in choices) + 2
     for group, choices in found.items():
         yield ""
-        for number, (name, description) in enumerate(choices.items()):
-            yield f"  {group if number == 0 else '':<11}{name:<{width}}{description}".rstrip()
+        yield from _group(f"{group:<11}", choices, width)
+
+
+def _group(lead: str, choices: Mapping[str, str], width: int) -> Iterator[str]:
+    for name, description in choices.items():
+        yield f"  {lead}{name:<{width}}{description}".rstrip()
+        lead = " " * len(lead)
 
 
 def _keys() -> Iterator[str]:
     yield ""
     yield "Keys (KEY=VALUE; the schema's defaults, a group's option may set others: see --cfg job)"
     for part in sections():
-        yield ""
-        if part.path:
-            yield f"  {part.path}: {part.help}"
-        for key in part.keys:
-            yield from _key(key)
+        yield from _section(part)
+
+
+def _section(part: Section) -> Iterator[str]:
+    yield ""
+    if part.path:
+        yield f"  {part.path}: {part.help}"
+    for key in part.keys:
+        yield from _key(key)
 
 
 def _key(key: Key) -> Iterator[str]:

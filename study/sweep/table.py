@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from study.planning.estimate import Row, RowState, Speed
 from study.records import lineage
-from study.text import counted, estimate, human, percent, recognised
+from study.text import counted, estimate, human, percent, recognised, varying
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 FULL_ROWS = 40
+SHOWN = ("model.width=", "model.layers=", "budget.flops=")
+"""Overrides that columns of their own show."""
 WIDE = 140
 FROM = {
     "key": 0, "state": 0, "shape": 72, "N matmul": 66, "N total": 95, "D tokens": 50, "D/N": 72, "C FLOPs": 72,
@@ -41,11 +43,11 @@ def table(rows: Sequence[Row], speed: Speed, at_once: int, title: str, width: in
 
 
 def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], width: int) -> None:
-    varying = _varying([row.point.overrides for row in rows])
+    told = {o for o in varying([row.point.overrides for row in rows]) if not o.startswith(SHOWN)}
     names = [name for name, least in FROM.items() if width >= least]
     for name in names:
         shown.add_column(name, justify="left" if name in ("key", "state", "shape") else "right", no_wrap=True)
-    if varying:
+    if told:
         shown.add_column("overrides", overflow="fold")
     for row, took in zip(rows, seconds, strict=True):
         model = row.point.config.model
@@ -56,7 +58,7 @@ def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], width: in
         }  # fmt: skip
         shown.add_row(
             *(cells[name] for name in names),
-            *([recognised(o for o in row.point.overrides if o in varying)] if varying else []),
+            *([recognised(o for o in row.point.overrides if o in told)] if told else []),
         )
 
 
@@ -95,15 +97,6 @@ def _shared_trunk(rows: Sequence[Row]) -> str:
     share = 1 - spent / apart
     compared = f"{percent(abs(share))} {'less' if share >= 0 else 'more'} than the {apart:.2e} of {runs} separate runs"
     return f" Branches share their trunk: {spent:.2e} FLOPs, {compared}."
-
-
-def _varying(overrides: Sequence[Sequence[str]]) -> set[str]:
-    """Return the overrides that tell points apart and that the other columns do not show."""
-    if not overrides:
-        return set()
-    shared = set.intersection(*(set(o) for o in overrides))
-    shown = ("model.width=", "model.layers=", "budget.flops=")
-    return {o for given in overrides for o in given if o not in shared and not o.startswith(shown)}
 
 
 def _span(values: Sequence[float]) -> str:

@@ -70,10 +70,10 @@ def test_columns_are_those_of_the_terminal_but_forty_at_least(monkeypatch: pytes
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_keys_states_and_reasons_are_shown_at_every_width(width: int) -> None:
-    lines = table(POINTS, width)
+    lines = table(POINTS, {}, width)
     assert [line.split()[:2] for line in lines[1:]] == [[s.key, s.state] for s in POINTS]
     assert max(map(len, lines)) <= width
-    assert all(("job" in line) == (width >= 80) for line in lines[:1])
+    assert all(("job" in line) == (width >= 60) for line in lines[:1])
     assert max(map(len, bars({"failed": 1, "running": 9999}, 10_000, width))) <= width
     said = status._failure(POINTS[2], width)
     assert " ".join(" ".join(said).split()).endswith(POINTS[2].why.strip())

@@ -14,7 +14,7 @@ from study.text import counted, duration, estimate, human, recognised, scientifi
     [
         (-3, "0 s"), (0, "0 s"), (8.4, "8 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (60, "1 min 00 s"),
         (245, "4 min 05 s"), (3599, "59 min 59 s"), (3600, "1 h 00 min"), (7860, "2 h 11 min"),
-        (48 * 3600 - 1, "47 h 59 min"), (48 * 3600, "2 d 0 h"), (3 * 86400 + 4 * 3600 + 3599, "3 d 4 h"),
+        (48 * 3600 - 1, "47 h 59 min"), (48 * 3600, "2 days 0 h"), (3 * 86400 + 4 * 3600 + 3599, "3 days 4 h"),
     ],
 )  # fmt: skip
 def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
@@ -26,8 +26,8 @@ def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None
     [
         (0.04, "0.04 s"), (8.25, "8.2 s"), (9.9, "9.9 s"), (10, "10 s"), (99.4, "99 s"), (100, "1.7 min"),
         (600, "10 min"), (5399, "90 min"), (5400, "1.5 h"), (36000, "10 h"), (19621.8, "5.5 h"), (172799, "48 h"),
-        (172800, "2 d"), (864000, "10 d"), (86400 * 123.4, "123 d"),
-        (86400 * 999, "999 d"), (86400 * 1000, "3 years"), (86400 * 365.25 * 164, "160 years"),
+        (172800, "2 days"), (864000, "10 days"), (86400 * 123.4, "123 days"),
+        (86400 * 999, "999 days"), (86400 * 1000, "3 years"), (86400 * 365.25 * 164, "160 years"),
         (86400 * 365.25 * 12_345, "12,000 years"),
     ],
 )  # fmt: skip

@@ -71,7 +71,7 @@ def test_a_parent_that_is_not_there_yet_is_named(
     tmp_path: Path, tiny: RunConfig, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = scheduled(tiny, Part(1024, 2048, 0, True), 0.5, f"{key(7)}@1024")
-    assert run.main(["--config", str(write_config(tmp_path / key(8), config))]) == 1
+    assert run.main(["--config", str(write_config(tmp_path / key(8), config))]) == 2
     assert f"{key(7)}/checkpoints holds no whole checkpoint at 1024 tokens" in capfd.readouterr().err
 
 

@@ -132,7 +132,7 @@ def test_bf16_trains_to_about_the_same_loss(tmp_path: Path, tiny: RunConfig, mai
 
 def test_errors_name_the_key_and_show_no_traceback(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
     def message(config: Path) -> str:
-        return main(config, run.FAILED)  # an exception would come through
+        return main(config, run.REFUSED)  # an exception would come through
 
     assert "no such file" in message(tmp_path / "none.yaml")
     unknown = tmp_path / "unknown.yaml"

@@ -151,7 +151,7 @@ def test_runs_of_one_process_have_the_numbers_of_runs_alone(
 
     config = write_config(tmp_path / "c", tiny)
     config.write_text("model: {}\n")
-    assert trained(trainers, config)[1] == 1
+    assert trained(trainers, config)[1] == 2
     assert "error: " in (tmp_path / "c" / "stderr").read_text()
 
 

@@ -51,7 +51,7 @@ def test_status_shows_states_and_the_last_lines_of_a_failure(ended: tuple[StudyF
     assert lines[0] == "mixed: 3 points: 1 completed, 1 pending, 1 failed"
     assert [line.split()[:3:2] for line in lines[1:4]] == [[s, "1"] for s in ("completed", "pending", "failed")]
     assert lines[6].split()[:4] == [keys[1], "completed", "100", "%"]
-    assert lines[7].split()[:3] == [keys[FAILS], "failed", "1"]
+    assert lines[7].split()[:2] == [keys[FAILS], "failed"]
     assert max(map(len, lines)) <= 80
     assert f"{keys[FAILS]} failed, attempt 1" in lines
     assert "    seed=101" in lines
@@ -267,7 +267,7 @@ def test_closing_lines_name_what_needs_a_look() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (7500, "2 h 05 min"), (200000, "2 d 7 h")],
+    [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (7500, "2 h 05 min"), (200000, "2 days 7 h")],
 )
 def test_duration(seconds: float, said: str) -> None:
     assert duration(seconds) == said

@@ -6,8 +6,10 @@ import math
 import pytest
 
 from study.commands import emit
+from study.records.point import Point, point
 from study.status.cost import Cost
 from study.status.overview import (
+    COLOURS,
     Failure,
     bad_ends,
     bars,
@@ -18,15 +20,18 @@ from study.status.overview import (
     failures,
     left_line,
     next_action,
+    painted,
     seconds_left,
     table,
     unlike,
     waiting_lines,
 )
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.watch.follow import MAX_REST_SECONDS, TICK_SECONDS, pause
 from study.watch.progress import JsonLines, Lines, Pace, slow_lines
 from tests.study.support.studies import seeded
+from train.spec.config import BatchConfig, BudgetConfig, ModelConfig, RunConfig
+from train.spec.resolve import resolve
 
 POINT = seeded(1)
 HALF, WHOLE = 6400, 12_800
@@ -42,6 +47,15 @@ def test_bars_are_as_long_as_their_share_and_none_is_empty() -> None:
     assert [line.count("█") for line in lines] == [30, 1, 1]
     assert lines[-1].endswith("1   <1 %")
     assert max(map(len, lines)) <= 80
+
+
+def test_the_state_that_begins_a_line_has_its_colour() -> None:
+    bar = "  failed      ██████          3  100 %"
+    assert painted(bar) == "  \x1b[31mfailed      ██████\x1b[0m          3  100 %"
+    assert painted("abcdefabcdef  completed  100 %") == "abcdefabcdef  \x1b[32mcompleted  \x1b[0m100 %"
+    for other in ("    | failed to open", "python -m study retry s", "", "study: 3 points: 3 failed"):
+        assert painted(other) == other
+    assert set(COLOURS) == set(PointState)
 
 
 def test_failures_are_grouped_by_their_kind_with_what_says_most() -> None:
@@ -144,8 +158,42 @@ def test_the_table_fits_80_columns() -> None:
     long = status(
         "abcdefabcdef", "interrupted", HALF, loss=1.5, attempt=12, job_id="1234567_999", overrides=("x=1",) * 40
     )
-    assert max(map(len, table([long]))) == 80
-    assert max(map(len, table([long], 140))) == 140
+    assert max(map(len, table([long], {}))) == 80
+    assert max(map(len, table([long], {}, 140))) == 140
+    assert table([], {}) == ["point  state"]
+
+
+def sized(key: str, width: int, seed: int, *overrides: str) -> tuple[PointStatus, Point]:
+    model, budget = ModelConfig(width=width, layers=2), BudgetConfig(tokens=128 * width)
+    run = RunConfig(model=model, seed=seed, budget=budget, batch=BatchConfig(128))
+    return status(key, "queued", overrides=overrides), point(resolve(run), overrides)
+
+
+def test_rows_tell_size_tokens_and_flops_and_what_else_differs() -> None:
+    made = [
+        sized(f"{n:012d}", width, n, f"model.width={width}", "optim.lr_scale=0.5", f"seed={n}", "data.name=same")
+        for n, width in enumerate((64, 64, 128))
+    ]
+    points = {s.key: p for s, p in made}
+    lines = table([s for s, _ in made], points)
+    assert lines[0].split() == ["point", "state", "N", "D", "C", "overrides"]
+    assert lines[1].split()[2:] == ["362K", "8.19K", "1.9e+10", "seed=0"]
+    assert lines[3].split()[-1] == "seed=2", "the width is told by N"
+    alone = table([made[0][0]], points)
+    assert alone[1].endswith("lr_scale=0.5 seed=0 name=same"), "of one point all of them"
+    same = [status(f"{n:012d}", "queued", overrides=("model.width=64", f"model.layers={n}")) for n in range(3)]
+    assert table(same, {})[3].endswith("layers=2"), "nothing else tells them apart"
+    twice = [status(f"{n:012d}", "queued", overrides=(f"optim.lr={n}", f"search.lr={n}")) for n in range(2)]
+    assert table(twice, {})[1].endswith("optim.lr=0 search.lr=0"), "a name that two keys have is not shortened"
+
+
+def test_columns_give_way_until_rows_can_be_told_apart() -> None:
+    running = {"loss": 1.0, "attempt": 1, "job_id": "1234567_0"}
+    word = "a_key_as_long_as_keys_are"
+    made = [status(f"{n:012d}", "running", HALF, overrides=(f"{word}={n}", "x=1" * n), **running) for n in range(5)]
+    lines = table(made, {})
+    assert max(map(len, lines)) <= 80 and len({line[12:] for line in lines[1:]}) == 5
+    assert "job" not in lines[0].split() and "job" in table(made, {}, 140)[0].split()
 
 
 def test_watching_rests_longer_than_it_looks() -> None:

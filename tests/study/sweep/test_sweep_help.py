@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 from study.config.compose import conf_folder
 from study.config.errors import unknown_key, valid_keys
 from study.config.schema import StudyConfig, defaults, sections
-from study.sweep.help import options, text
+from study.sweep.__main__ import main as sweep
+from study.sweep.help import about, options, text
 from study.sweep.show_config import document
 from train.spec.from_mapping import read
 
@@ -96,3 +97,22 @@ def test_help_is_a_table_in_a_readers_words() -> None:
     for name, found in options([conf_folder()]).items():
         shown = [line for line in lines if any(line[13:].startswith(f"{one} ") for one in found)]
         assert len(shown) >= len(found), f"an option of {name} runs into its description"
+
+
+def test_help_on_one_group_has_its_options_and_keys_alone() -> None:
+    shown = about([conf_folder()], ["schedule"])
+    assert "  wsd       Warm-up" in shown and "    schedule.name=cosine" in shown
+    assert "model." not in shown and "optim" not in shown
+    both = about([conf_folder()], ["model", "study"])
+    assert "    model.width=64" in both and "isoflop_gpu" in both and "    study.name=" in both
+    with pytest.raises(ValueError, match="--help modle: there is no such group or section: did you mean model"):
+        about([conf_folder()], ["modle"])
+
+
+def test_the_command_alone_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep([]) == 2
+    said = capsys.readouterr()
+    assert not said.out and "Usage: python -m study.sweep" in said.err
+    assert said.err.splitlines()[-1].startswith("study.sweep: name what is to be trained")
+    assert sweep(["--help", "model"]) == 0 and "model.width=64" in capsys.readouterr().out
+    assert sweep(["--help", "nothing"]) == 2

@@ -32,7 +32,7 @@ def text(shown: object, width: int = 160) -> str:
 
 
 def test_an_estimate_of_years_is_told_in_years() -> None:
-    assert [estimate(s) for s in (9000, 354_000, 5.2e9, 4e11)] == ["2.5 h", "4.1 d", "160 years", "13,000 years"]
+    assert [estimate(s) for s in (9000, 354_000, 5.2e9, 4e11)] == ["2.5 h", "4.1 days", "160 years", "13,000 years"]
 
 
 def test_a_row_has_the_exact_counts() -> None:
@@ -149,7 +149,7 @@ def test_counts_are_readable(value: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.5, "0.5 s"), (59, "59 s"), (600, "10 min"), (9000, "2.5 h"), (864000, "10 d")]
+    ("seconds", "shown"), [(0.5, "0.5 s"), (59, "59 s"), (600, "10 min"), (9000, "2.5 h"), (864000, "10 days")]
 )
 def test_durations_are_readable(seconds: float, shown: str) -> None:
     assert estimate(seconds) == shown
