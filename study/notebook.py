@@ -1,0 +1,180 @@
+"""What a notebook does with studies: submit a sweep, see how its points stand.
+
+>>> from study.notebook import words
+>>> words("study=isoflop", "cluster=slurm", sweep={"model.width": [512, 768], "optim.name": ["adamw"]})
+['study=isoflop', 'cluster=slurm', 'model.width=512,768', 'optim.name=adamw', '-m']
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.storage.layout import StudyFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WRONG = 2
+"""Exit code of `python -m study.sweep` for what a person got wrong."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A study that was submitted: its name, its folder, and what the command printed."""
+
+    study: str
+    folder: Path
+    output: str
+
+    def points(self) -> pd.DataFrame:
+        """Return how its points stand: see :func:`points`."""
+        return points(str(self.folder))
+
+    def __repr__(self) -> str:
+        """Return the study in one line."""
+        return f"Submitted({self.study!r}, folder={str(self.folder)!r})"
+
+
+def submit(
+    *overrides: str,
+    sweep: Mapping[str, Sequence[object]] | None = None,
+    dry_run: bool = False,
+    show: Callable[[str], object] | None = print,
+) -> Submitted:
+    """Submit a study as `python -m study.sweep` does, in a process of its own; return when the command does.
+
+    Jobs of a cluster then wait in its queue; points of this machine (`cluster=local`) have been trained.
+
+    Parameters
+    ----------
+    *overrides : str
+        As on the command line: "study=isoflop", "cluster=slurm", "budget.flops=1e18".
+    sweep : mapping, optional
+        Keys to sweep and their values: one point for each combination.
+    dry_run : bool
+        Show the points and what would be submitted; submit nothing.
+    show : callable, optional
+        What is called with each line that the command prints; None shows none.
+
+    Raises
+    ------
+    ValueError
+        What the command says is wrong with the overrides.
+    RuntimeError
+        The command failed otherwise; the message ends with what it printed.
+    """
+    given = words(*overrides, sweep=sweep)
+    name, runs = _named([word for word in given if word != "-m" and word.partition("=")[0] not in (sweep or {})])
+    output = _run([*given, "dry_run=true"] if dry_run else given, show)
+    return Submitted(name, (runs / name).absolute(), output)
+
+
+def words(*overrides: str, sweep: Mapping[str, Sequence[object]] | None = None) -> list[str]:
+    """Return the words of the command line."""
+    lists = [f"{key}={','.join(map(str, values))}" for key, values in (sweep or {}).items()]
+    return [*overrides, *lists, *(["-m"] if lists and "-m" not in overrides else [])]
+
+
+def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:
+    """Return how a study's points stand, as `python -m study status` does: one row a point, by key.
+
+    Columns: state, why, one for each key that the points differ in, attempt, step, tokens, budget_tokens, loss [nats
+    per token], seconds, job_id, nodes. A study that is a search has a row for each trial. Raises ValueError where
+    there is no such study.
+
+    Parameters
+    ----------
+    study : str
+        Its name, or its folder.
+    runs : str or Path
+        The folder of the studies.
+    """
+    from study.records.settings import find_study
+
+    folder = find_study(study, Path(runs))
+    return _trials(folder) if folder.search.exists() else _points(folder)
+
+
+def _points(folder: StudyFolder) -> pd.DataFrame:
+    from study.reconcile.services import Services
+    from study.reconcile.step import step
+    from study.reconcile.triggers import Look
+    from study.status.observer import Observer
+
+    observer = Observer(folder)
+    observer.refresh()
+    services = Services(report=lambda text: print(text, file=sys.stderr))
+    statuses = step(folder, services, Look(observer, observer.statuses())).statuses
+    return frame([status.as_json() for status in statuses])
+
+
+def _trials(folder: StudyFolder) -> pd.DataFrame:
+    import time
+
+    from study.search import view
+    from study.search.trial_queue import TrialQueue
+
+    said = view.as_json(TrialQueue.of(folder).note_silent().search, folder, time.time())
+    return frame([{**trial, **trial["config"]} for trial in said["trials"]], ("verdict", "number", "bracket"))
+
+
+def frame(records: Sequence[Mapping[str, Any]], first: Sequence[str] = ("state", "why")) -> pd.DataFrame:
+    """Return points as a frame by key, their overrides as columns; pure."""
+    import pandas as pd
+
+    last = ("attempt", "step", "tokens", "budget_tokens", "loss", "seconds", "job_id", "nodes")
+    rows = []
+    for record in records:
+        overrides = dict(text.partition("=")[::2] for text in record.get("overrides", ()))
+        own = {name: record[name] for name in (*first, *last) if name in record}
+        swept = {name: _value(value) for name, value in {**overrides, **record.get("config", {})}.items()}
+        rows.append({"key": record["key"], **own, **swept})
+    keys = dict.fromkeys(name for row in rows for name in row)
+    swept_keys = [name for name in keys if name not in ("key", *first, *last)]
+    columns = [name for name in (*first, *swept_keys, *last) if name in keys]
+    return pd.DataFrame(rows, columns=["key", *columns]).set_index("key")
+
+
+def _value(text: object) -> object:
+    """Return an override's value: a number where it is one."""
+    if not isinstance(text, str):
+        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _named(overrides: Sequence[str]) -> tuple[str, Path]:
+    """Return the name of the study that these overrides compose, and the folder of its runs."""
+    import yaml
+
+    found: dict[str, Any] = yaml.safe_load(_run(["--cfg", "job", *overrides], None))
+    return str(found["study"]["name"]), Path(str(found["paths"]["runs"]))
+
+
+def _run(given: Sequence[str], show: Callable[[str], object] | None) -> str:
+    """Run the command, show its lines as they come, and return them; errors as :func:`submit` says."""
+    command = [sys.executable, "-u", "-m", "study.sweep", *given]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        lines = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if show is not None:
+                show(line.rstrip("\n"))
+        code = process.wait()
+    output = "".join(lines)
+    if code == WRONG:
+        said = [line for line in lines if line.startswith("study.sweep: ")] or lines[-1:]
+        raise ValueError("".join(said).removeprefix("study.sweep: ").strip())
+    if code > 1 or code < 0:
+        raise RuntimeError(f"python -m study.sweep {' '.join(given)} ended with {code}:\n{output[-2000:]}")
+    return output
