@@ -4,6 +4,7 @@
 # make kernels the analysis' tests under other BLAS kernels and numbers of threads, as on other machines
 # make check   ruff, mypy --strict, import-linter
 # make mutants small changes of the pure parts: which of them does no test notice? (on all cores but one)
+# make docs    the manual as a site with search, in build/site
 # make dist    sdist and wheel in dist/, built twice and compared
 # make slurm   a throwaway SLURM cluster to play with
 SHELL := /bin/bash
@@ -15,7 +16,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint con
 COUNT := awk '/^(Collecting|Processing|Requirement)/ {n++; if (n % 10 == 0) {printf "\r   %d packages found", n; fflush()}} \
   /^Installing collected/ {printf "\r   installing %d packages, a minute or so", n; fflush()} END {print ""}'
 
-.PHONY: study test quick kernels check mutants dist slurm lock clean help
+.PHONY: study test quick kernels check mutants docs dist slurm lock clean help
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -64,6 +65,10 @@ check: .venv/ready-dev
 
 mutants: .venv/ready-dev
 	$(BIN)/python -m benchmarks.mutants --reach .mutants-reach.jsonl --out .mutants.jsonl
+
+docs: .venv/ready-dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .ci/site/mkdocs.yml
+	@echo "build/site; to read and search it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000"
 
 dist: .venv/ready-dev
 	$(BIN)/python .ci/dist.py

@@ -61,3 +61,7 @@ def usage() -> str:
     width = max(map(len, every)) + 2
     lines = [f"  {name:<{width}}{text}" for name, text in every.items()]
     return "\n".join(["scaling-study COMMAND …      (scaling-study COMMAND --help says more)", "", *lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

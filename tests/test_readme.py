@@ -1,4 +1,4 @@
-"""Every command block of the README is run as it stands, in a checkout whose main study is made small."""
+"""Every command block of README and manual is run as it stands, in a checkout whose main study is made small."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from tests.slurm.cluster import ThrowawayCluster
 from tests.warm_trainer import trainer
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("start", "explanation"))]
+PAGES += sorted((ROOT / "docs" / "howto").glob("*.md"))
+FOUND = (re.findall(r"^```bash\n(.*?)^```", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE) for page in PAGES)
+BLOCKS = list(dict.fromkeys(block for blocks in FOUND for block in blocks))
+"""Blocks to be copied into a shell, each once; what needs a cluster or a table of its own is a block of text."""
 SMALL = {
     "budgets: [1.9e+11, 3.7e+11, 9.5e+11, 3.0e+12]": "budgets: [4.0e+9, 8.0e+9, 1.6e+10]",
     "ratios: [9, 19, 40, 85, 180]": "ratios: [1, 5, 25]",
@@ -31,7 +35,7 @@ SMALL_FIT = "resamples=20 sensitivity=no"
 def block(first: str) -> str:
     """Return the one block that holds this text."""
     found = [text for text in BLOCKS if first in text]
-    assert len(found) == 1, f"{first!r} is in {len(found)} blocks of the README"
+    assert len(found) == 1, f"{first!r} is in {len(found)} blocks"
     return str(found[0])
 
 
@@ -103,7 +107,7 @@ def test_every_block_is_run_here() -> None:
     run_here = re.findall(r'run\(block\("(.+?)"\)', Path(__file__).read_text())
     run_here += [target for target in ("make test",) if f'block("{target}").splitlines()' in Path(__file__).read_text()]
     for one in BLOCKS:
-        assert any(text in one for text in run_here), f"no test runs the README's block:\n{one}"
+        assert any(text in one for text in run_here), f"no test runs this block:\n{one}"
 
 
 def test_a_search_is_shown_before_it_runs(checkout: Path) -> None:

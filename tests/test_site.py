@@ -1,0 +1,128 @@
+"""The manual is built without a warning, and a real browser opens it, searches it and asks for nothing from outside."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analysis.report.test_report_browser import BROWSER, Browser, reported
+
+ROOT = Path(__file__).parents[1]
+FOUND = """
+(async () => {
+  const input = document.querySelector("input.md-search__input");
+  document.querySelector("#__search").click();
+  input.focus();
+  input.value = "%s";
+  for (let waited = 0; waited < 150; waited++) {
+    input.dispatchEvent(new Event("input", {bubbles: true}));
+    input.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}));
+    await new Promise(go => setTimeout(go, 100));
+    const found = [...document.querySelectorAll("a.md-search-result__link")].map(a => a.getAttribute("href"));
+    if (found.length) return found;
+  }
+  return [];
+})()
+"""
+WIDTHS = """({wide: document.documentElement.scrollWidth - innerWidth, title: document.title,
+  broken: [...document.images].filter(i => !i.naturalWidth).length})"""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None:
+        pytest.skip("mkdocs-material is not here: make docs installs it")
+    path = tmp_path_factory.mktemp("site")
+    command = ["mkdocs", "build", "--quiet", "--strict", "-f", str(ROOT / ".ci/site/mkdocs.yml"), "-d", str(path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if BROWSER is None:
+        pytest.skip("no Chromium here (chromium, chromium-browser, google-chrome): the site was not opened")
+    started = Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+def visit(browser: Browser, page: str, width: int, expression: str) -> Any:
+    """Open a page at a width in CSS pixels and return what an expression gives there."""
+    target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+    session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+    for domain in ("Page", "Runtime", "Log", "Network"):
+        browser.call(f"{domain}.enable", session)
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.call("Emulation.setDeviceMetricsOverride", session, **size)
+    browser.events.clear()
+    browser.call("Page.navigate", session, url=page)
+    browser.wait("Page.loadEventFired")
+    found = browser.call("Runtime.evaluate", session, expression=expression, returnByValue=True, awaitPromise=True)
+    browser.call("Target.closeTarget", targetId=target)
+    assert "exceptionDetails" not in found, found
+    return found["result"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [("preempted", "slurm-life.html"), ("lr_scale", "reference/keys.html"), ("isoFLOP valley", "glossary.html")],
+)
+def test_a_search_finds_the_page(browser: Browser, address: str, words: str, place: str) -> None:
+    found = visit(browser, f"{address}/index.html", 1400, FOUND % words)
+    assert any(place in link for link in found), found
+    asked = {event["request"]["url"] for event in reported(browser, "Network.requestWillBeSent")}
+    assert all(url.startswith((address, "data:", "blob:")) for url in asked), asked
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize(
+    "page", ["index", "tutorial", "gallery", "troubleshooting", "reference/keys", "reference/python"]
+)
+def test_pages_fit_and_are_whole(browser: Browser, address: str, page: str, width: int) -> None:
+    found = visit(browser, f"{address}/{page}.html", width, WIDTHS)
+    assert found["wide"] <= 0, "the page scrolls sideways"
+    assert found["broken"] == 0
+    assert found["title"].endswith("scaling-study")
+    assert [entry["entry"]["text"] for entry in reported(browser, "Log.entryAdded")] == []
+
+
+def test_the_reference_is_whole(site: Path) -> None:
+    from study.commands import COMMANDS
+    from study.config.schema import sections
+
+    keys = (site / "reference" / "keys.html").read_text("utf-8")
+    assert not [key.path for part in sections() for key in part.keys if f"<code>{key.path}</code>" not in keys]
+    commands = (site / "reference" / "commands.html").read_text("utf-8")
+    assert not [name for name in COMMANDS if f"<code>{name}</code>" not in commands]
+    index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
+    assert {"howto/law.html#add-a-law", "contributing.html#a-kernel"} <= {entry["location"] for entry in index["docs"]}
