@@ -13,8 +13,8 @@ from typing import Any
 from study.config.tracking_uri import DEFAULT, resolve, shown, ui_command
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
+from study.tracking.all_sent import address
 from study.tracking.links import study_page
-from study.tracking.syncer import address
 
 OK, REFUSED, USAGE, BROKEN, AWAY = 0, 1, 2, 70, 75
 """Exit codes: all sent; some runs refused by the store; wrong arguments; a defect; store away, run it again."""

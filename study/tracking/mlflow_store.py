@@ -138,10 +138,10 @@ class MlflowStore:
         self._call(lambda: self._client.delete_run(run))
 
     def held(self, run: str) -> Held:
-        """Return what the store holds of a run: the last step of each metric, and its parameters."""
+        """Return what the store holds of a run: the last step of each metric, its parameters and its description."""
         found = self._call(lambda: self._client.get_run(run))
         steps = {metric.key: int(metric.step) for metric in found.data.to_proto().metrics}
-        return Held(steps, frozenset(found.data.params))
+        return Held(steps, frozenset(found.data.params), found.data.tags.get(mlflow_view.NOTE, ""))
 
     def log(
         self,

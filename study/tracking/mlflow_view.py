@@ -30,13 +30,18 @@ from study.records.metric_names import (
 )
 
 TAG = "mlflow.sharedViewState."
-KEY = "study"
+KEY, LAW_KEY = "study", "law"
 KIND = ("mlflow.experimentKind", "custom_model_development")
 """The tag by which earlier versions of MLflow show the pages for training runs."""
 NOTE = "mlflow.note.content"
 TRAINING = "workflowType=machine_learning"
 SIGNED = "*`study sync` writes this description; without this line it is left as it is.*"
 TOTALS = (FINAL, PARAMS, TOKENS, FLOPS, TOKENS_PER_PARAM, GPU_HOURS, CORE_HOURS, BEST, VALIDATION_LOSS)
+LAW = (
+    *(f"law/{name}" for name in ("E", "A", "B", "alpha", "beta", "a")),
+    *(f"optimum/{name}" for name in ("flops", "params", "tokens", "loss")),
+    *("backtest/relative_error", "law/runs_used", BEST, FLOPS, GPU_HOURS, CORE_HOURS),
+)
 MOST_PARAMETERS = 6
 MOST_RUNS = 100
 NAME, STATE = "attributes.`Run Name`", "tags.`state`"
@@ -46,10 +51,10 @@ NARROW, WIDE = 110, 190
 """Widths of columns [pixels]."""
 
 
-def page(server: str, experiment: str, charts: bool = False) -> str:
-    """Return the address of a study's page, as a table or with its charts."""
+def page(server: str, experiment: str, charts: bool = False, key: str = KEY) -> str:
+    """Return the address of a study's page in one of its views, as a table or with its charts."""
     mode = "&compareRunsMode=CHART" if charts else ""
-    return f"{server.rstrip('/')}/#/experiments/{experiment}/runs?viewStateShareKey={KEY}&{TRAINING}{mode}"
+    return f"{server.rstrip('/')}/#/experiments/{experiment}/runs?viewStateShareKey={key}&{TRAINING}{mode}"
 
 
 def run_page(experiment: str, run: str) -> str:
@@ -57,13 +62,15 @@ def run_page(experiment: str, run: str) -> str:
     return f"#/experiments/{experiment}/runs/{run}?{TRAINING}"
 
 
-def experiment_tags(study: str, experiment: str, parent: str, configs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def experiment_tags(
+    study: str, experiment: str, parent: str, configs: Sequence[Mapping[str, Any]], law: str = ""
+) -> dict[str, str]:
     """Return the tags by which the pages of a study's experiment show it; `parent`: the study's own run."""
-    state = view(varying(configs))
     return {
         KIND[0]: KIND[1],
-        TAG + KEY: saved_view(f"Runs of {study}", state, 1),
-        NOTE: _note(study, experiment, parent),
+        TAG + KEY: saved_view(f"Runs of {study}", view(varying(configs)), 2),
+        TAG + LAW_KEY: saved_view(f"Law of {study}", law_view(), 1),
+        NOTE: _note(study, experiment, parent, law),
     }
 
 
@@ -77,15 +84,16 @@ def may_replace(note: str) -> bool:
     return not note.strip() or SIGNED in note
 
 
-def _note(study: str, experiment: str, parent: str) -> str:
+def _note(study: str, experiment: str, parent: str, law: str) -> str:
     """Return the description that all pages of the experiment show; of it, until it is opened, the first line."""
     links = {
         "Runs": page("", experiment).lstrip("/"),
         "Charts": page("", experiment, charts=True).lstrip("/"),
-        "Report and config": run_page(experiment, parent),
+        "Law": page("", experiment, key=LAW_KEY).lstrip("/"),
+        "Summary and report": run_page(experiment, parent),
     }
     line = " · ".join(f"[{name}]({link})" for name, link in links.items())
-    return f"**{study}** — {line}\n\n{SIGNED}\n"
+    return f"**{study}** — {line}{f' — {law}' if law else ''}\n\n{SIGNED}\n"
 
 
 def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -136,6 +144,23 @@ def view(parameters: Sequence[str]) -> dict[str, Any]:
         ],
         "isAccordionReordered": True,  # else MLflow sorts the sections by name
         "hideEmptyCharts": True,
+    }
+
+
+def law_view() -> dict[str, Any]:
+    """Return the state of the page that shows the study's own run: its law and what it cost.
+
+    The same columns serve to compare studies: choose several experiments and this view's filter.
+    """
+    columns = [f"metrics.`{name}`" for name in LAW]
+    return {
+        "searchFilter": "tags.role = 'study'",
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+        "selectedColumns": columns,
+        "columnOrder": [*FIRST_COLUMNS, *columns],
+        "columnWidths": {NAME: WIDE, **dict.fromkeys(columns, NARROW)},
+        "runsHiddenMode": "SHOW_ALL",
     }
 
 

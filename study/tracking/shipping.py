@@ -80,7 +80,7 @@ class Shipper:
             self.artifact(state.id, run.config)
             state = replace(state, config=True)
         done = facts.final and state.config and position.offset >= _size(run.metrics)
-        yield replace(state, sent=summary.digest(), state=facts.state, done=done)
+        yield replace(state, sent=summary.digest(), state=facts.state, done=done, ended=facts.ended or 0)
 
     def artifact(self, run: str, path: Path, folder: str | None = None) -> None:
         """Send a file; a text file with secrets in it is sent without them, under the same name."""

@@ -7,12 +7,14 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from study.executors import query
 from study.records.ledger import Ledger
 from study.records.point import Point
 from study.search.labels import Labels
 from study.status.observer import Look, Observer
+from study.storage.files import read_json
 from study.storage.layout import StudyFolder
 
 REPORT_KINDS = frozenset({".html", ".json", ".png", ".svg", ".pdf", ".csv"})
@@ -29,6 +31,7 @@ class Source:
         self._known: Ledger | None = None
         self._asked = float("-inf")
         self._labels = Labels(folder)
+        self._fit: tuple[int, Mapping[str, Any] | None] = (0, None)
         self._stamps: dict[Path, tuple[int, int] | None] = {}
 
     @property
@@ -86,7 +89,7 @@ class Source:
 
     def files(self, report: Path | None) -> Iterator[tuple[Path, str | None, str]]:
         """Yield the files to show with the study: path, artifact folder, a stamp that changes with the file."""
-        root = report or self.folder.path.absolute().parent.parent / "reports" / self.folder.name
+        root = self._report(report)
         found = [(self.folder.study, "")] if self.folder.study.exists() else []
         for path in sorted(root.rglob("*")) if root.is_dir() else []:
             if path.suffix in REPORT_KINDS and path.is_file() and not path.name.startswith("."):
@@ -95,6 +98,19 @@ class Source:
             stamp = _stamp(path)
             if stamp is not None:
                 yield path, folder or None, f"{stamp[0]}-{stamp[1]}"
+
+    def fit(self, report: Path | None) -> tuple[int, Mapping[str, Any] | None]:
+        """Return the report's fit.json and when it was written [unix milliseconds]; 0 and None where there is none."""
+        path = self._report(report) / "fit.json"
+        stamp = _stamp(path)
+        if stamp is None:
+            self._fit = (0, None)
+        elif self._changed(path):
+            self._fit = (stamp[0] // 1_000_000, read_json(path))
+        return self._fit
+
+    def _report(self, report: Path | None) -> Path:
+        return report or self.folder.path.absolute().parent.parent / "reports" / self.folder.name
 
     def _changed(self, path: Path) -> bool:
         stamp = _stamp(path)

@@ -19,7 +19,8 @@ FORMAT = 2
 class RunState:
     """One run in a store: its id there, what has been read of its spool, what has been sent besides.
 
-    totals: what it is and came to (study.tracking.run_totals), as far as it was sent.
+    totals: what it is and came to (study.tracking.run_totals), as far as it was sent. ended: when, in unix
+    milliseconds, 0 before.
     """
 
     id: str
@@ -30,19 +31,21 @@ class RunState:
     state: str = ""
     done: bool = False
     totals: Mapping[str, float] = field(default_factory=dict)
+    ended: int = 0
 
 
 @dataclass
 class StoreState:
     """One store: the experiment, the parent run, the runs by point key, and the report's files that were sent.
 
-    shown: digest of how the experiment was told to show the study.
+    shown: digest of how the experiment was told to show the study. noted: digest of what the parent run says of it.
     """
 
     experiment: str = ""
     parent: str = ""
     parent_sent: str = ""
     shown: str = ""
+    noted: str = ""
     files: dict[str, str] = field(default_factory=dict)
     runs: dict[str, RunState] = field(default_factory=dict)
 

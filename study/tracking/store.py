@@ -37,10 +37,11 @@ class TrackedRun(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a store holds of a run: the last step of each metric, and the names of its parameters."""
+    """What a store holds of a run: the last step of each metric, the names of its parameters, its description."""
 
     steps: Mapping[str, int]
     params: frozenset[str]
+    note: str = ""
 
 
 class Store(Protocol):

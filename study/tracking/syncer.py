@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
+import math
 import os
 import time
 import uuid
@@ -15,17 +16,17 @@ from functools import partial
 from pathlib import Path
 
 from study.config.dotted import flat
-from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
-from study.executors.jobs import QueueView
+from study.config.tracking_uri import identity
 from study.records.point import Point
-from study.records.settings import load_section
 from study.status.states import PointState
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from study.storage.secrets import Redact, redactor
 from study.tracking import run_totals
 from study.tracking import state as memory
+from study.tracking.all_sent import unsent
 from study.tracking.facts import Facts, read_facts
+from study.tracking.law import LAW_GROUPS, formula, law_metrics, law_words
 from study.tracking.mapping import (
     PARENT,
     RunSummary,
@@ -38,11 +39,14 @@ from study.tracking.mapping import (
     run_summary,
     study_summary,
 )
-from study.tracking.mlflow_view import experiment_tags
+from study.tracking.metrics_reader import Value
+from study.tracking.mlflow_view import NOTE, experiment_tags, may_replace
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
 from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAwayError, TrackedRun
+from study.tracking.study_note import Row, note
+from study.tracking.study_note import totals as study_totals
 
 FAILURES = 3
 """Runs in a row at which a store fails before a pass is given up."""
@@ -107,7 +111,8 @@ class Syncer:
         self._labels: dict[str, Mapping[str, str]] = {}
         self._colours: Mapping[float, str] = {}
         self._looks: dict[str, Mapping[str, str]] = {}
-        self._described = -1  # points that the experiment's view was made of
+        self._described = (-1, 0)  # points, and time of the fit, that the experiment's view was made of
+        self._noted = (-1, 0, "")  # time of the fit, steps, and states that the study's own run shows
 
     def sync(self, wait: float = -1) -> Synced:
         """Make one pass, waiting `wait` seconds for another syncer's pass to end (-1: for ever), then TimeoutError.
@@ -186,14 +191,16 @@ class Syncer:
 
     def _describe(self, target: StoreState) -> None:
         """Tell the experiment how to show the study: by what tells its points apart, which new points may change."""
-        if target.shown and self._described == len(self._source.points):
+        known = (len(self._source.points), self._source.fit(self._report)[0])
+        if target.shown and self._described == known:
             return
         raw = [point.raw for point in self._source.points.values()]
         budgets = ((config.get("budget") or {}).get("flops") for config in raw)
         self._colours = budget_colours(budget for budget in budgets if budget is not None)
         self._looks.clear()
         configs = [flat(config) for config in raw[:: -(-len(raw) // MOST_COMPARED)]]
-        tags = experiment_tags(self._folder.name, target.experiment, target.parent, configs)
+        law = formula(self._source.fit(self._report)[1] or {})
+        tags = experiment_tags(self._folder.name, target.experiment, target.parent, configs, law)
         digest = hashlib.sha256(json.dumps(tags).encode()).hexdigest()[:16]
         if target.shown != digest:
             try:
@@ -201,7 +208,7 @@ class Syncer:
             except (RunGoneError, RunRefusedError) as error:
                 raise StoreAwayError(f"the experiment cannot be described: {error}") from None
             target.shown, self._dirty = digest, True
-        self._described = len(self._source.points)
+        self._described = known
 
     def _sync_runs(self, target: StoreState, shipper: Shipper) -> int:
         """Bring every run up to date; return how many runs were made. StoreAwayError, in the end, where one failed.
@@ -312,10 +319,37 @@ class Syncer:
             self._store.status(target.parent, summary.status, None)
             target.parent_sent = summary.digest()
             self._dirty = True
+        self._sync_note(target, summary)
         for path, folder, name, stamp in unsent(target, self._source, self._report):
             shipper.artifact(target.parent, path, folder)
             target.files[name] = stamp
             self._dirty = True
+
+    def _sync_note(self, target: StoreState, summary: RunSummary) -> None:
+        """Bring the law, the totals and the description of the study's own run up to date."""
+        stamp, fit = self._source.fit(self._report)
+        seen = (stamp, self.steps, target.parent_sent)
+        if target.noted and self._noted == seen:
+            return
+        rows = [
+            Row(run_name(point, self._redact), known.id, (point.raw.get("budget") or {}).get("flops"), known.totals)
+            for point in self._source.points.values()
+            if (known := target.runs.get(point.key)) is not None
+        ]
+        whole = study_totals(rows)
+        latest = max((run.ended for run in target.runs.values()), default=0)
+        values = [Value(name, value, latest, 0) for name, value in whole.items()]
+        values += [Value(name, value, stamp, 0) for name, value in law_metrics(fit or {}).items()]
+        text = self._redact(note(target.experiment, rows, summary.tags.get("states", ""), fit))
+        tags = {name: self._redact(word) for name, word in law_words(fit or {}).items()}
+        digest = hashlib.sha256(json.dumps([values, text, tags]).encode()).hexdigest()[:16]
+        if digest != target.noted:
+            held = self._store.held(target.parent)
+            stale = [name for name in held.steps if name.startswith(LAW_GROUPS)]  # of an earlier fit, which knew more
+            values += [Value(name, math.nan, stamp, 0) for name in set(stale) - {value.name for value in values}]
+            self._store.log(target.parent, values, tags=tags | ({NOTE: text} if may_replace(held.note) else {}))
+            target.noted, self._dirty = digest, True
+        self._noted = seen
 
     def _save(self) -> None:
         memory.save(self._folder.tracking, self._state)
@@ -337,50 +371,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
-
-
-def address(folder: StudyFolder) -> str | None:
-    """Return the absolute address of a study's store; None where its tracking is off. ValueError for none of ours."""
-    section = load_section(folder, "tracking")
-    if section.get("enabled") is False:
-        return None
-    outside = os.environ.get("MLFLOW_TRACKING_URI")
-    uri = resolve(section.get("uri") or outside or DEFAULT, Path.cwd())
-    # A study's files hold no credentials: those of its store may be in the environment's address of the same one.
-    return outside if outside and identity(outside) == identity(uri) else uri
-
-
-def is_all_sent(folder: StudyFolder) -> bool:
-    """Whether every point has reached its outcome and all that a study shows was sent, as far as its files know.
-
-    What was removed from the store since is not seen: only asking the store, as `sync` does, can tell. A search is
-    never said to be sent, for it may make points yet.
-    """
-    try:
-        uri = address(folder)
-        if uri is None or folder.search.exists():
-            return False
-        target = memory.load(folder.tracking).stores.get(identity(uri))
-        database = sqlite_file(uri)
-        if target is None or not target.shown or (database is not None and not database.exists()):
-            return False
-        source = Source(folder, lambda batches: QueueView())
-        source.refresh(())
-    except ValueError:  # whoever sends says what is wrong
-        return False
-    if not source.points or source.started() != list(source.points):
-        return False
-    if not all(key in target.runs and target.runs[key].done for key in source.points):
-        return False
-    summary = study_summary(
-        [target.runs[key].state for key in source.points], 0, *source.latest(), redactor(os.environ)
-    )
-    return target.parent_sent == summary.digest() and not any(unsent(target, source, None))
-
-
-def unsent(target: StoreState, source: Source, report: Path | None) -> Iterator[tuple[Path, str | None, str, str]]:
-    """Yield the study's files that the store does not have as they are: path, folder and name there, stamp."""
-    for path, folder, stamp in source.files(report):
-        name = f"{folder or ''}/{path.name}"
-        if target.files.get(name) != stamp:
-            yield path, folder, name, stamp

@@ -47,7 +47,7 @@ class SyncProcess:
     def _is_needless(self) -> bool:
         if not self._folder.tracking.exists():
             return False
-        from study.tracking.syncer import is_all_sent
+        from study.tracking.all_sent import is_all_sent
 
         return is_all_sent(self._folder)
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from study.records.metric_names import DERIVED
 from study.tracking.metrics_reader import Value
+from study.tracking.mlflow_view import NOTE
 from study.tracking.store import ENTITIES, PARAMS, Held, RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class FakeStore:
             found: dict[str, int] = {}
             for value in self._run(run).values:
                 found[value.name] = max(value.step, found.get(value.name, -1))
-            return Held(found, frozenset(self._run(run).params))
+            return Held(found, frozenset(self._run(run).params), self._run(run).tags.get(NOTE, ""))
 
         return self._call(look)
 

@@ -22,6 +22,7 @@ from study.storage.layout import StudyFolder
 from study.tracking.mlflow_view import run_page
 from tests.analysis.report.test_report_browser import BROWSER, Browser
 from tests.study.support.studies import environment, make_study, study_command
+from tests.study.tracking.test_tracking_law import FIT
 from tests.study.tracking.test_tracking_server import SMALL, free_port
 
 SECONDS = 300.0
@@ -42,6 +43,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     study, narrow = make_study(folder / "runs" / "seen", [1])
     _, wide = make_study(study.path, [1], width=96)
     study.study.write_text(f"tracking: {{uri: 'sqlite:///{folder}/mlflow.db'}}\n")
+    (folder / "reports" / "seen").mkdir(parents=True)
+    (folder / "reports" / "seen" / "fit.json").write_text(json.dumps(FIT))
     for key, loss in ((narrow[1], 3.0), (wide[1], 2.0)):
         run = study.run(key)
         run.attempt(1).path.mkdir(parents=True)
@@ -116,7 +119,11 @@ def test_the_page_shows_the_runs_with_their_columns_and_charts(
         assert "Judges" not in table
         home = said["table"].partition("/#/")[0]
         plain = seen(browser, f"{home}/#/experiments/{said['experiment']}", ("Judges", "seen", "Charts"))["text"]
-        assert "Runs · Charts · Report and config" in plain, "the way from where MLflow starts"
+        assert "Runs · Charts · Law · Summary and report — L = 2.25 + 265/N^0.884" in plain, (
+            "the way from where it starts"
+        )
+        law = said["table"].replace("viewStateShareKey=study", "viewStateShareKey=law")
+        assert "2.2506" in seen(browser, law, ("1 matching run", "law/E", "law/alpha"))["text"]
         assert table.index("w96 ") > table.index("final_loss"), "the runs stand below the columns"
         assert "Error loading shared view state" not in table
         assert [table.index(loss) for loss in ("\n2\n", "\n3\n")] == sorted(table.index(x) for x in ("\n2\n", "\n3\n"))

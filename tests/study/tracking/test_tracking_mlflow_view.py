@@ -59,8 +59,12 @@ def test_an_experiment_is_told_how_to_show_the_study() -> None:
     assert re.findall(r"\((#/experiments/7/runs[^)]*)\)", first) == [
         page("", "7").lstrip("/"),
         page("", "7", charts=True).lstrip("/"),
+        page("", "7", key="law").lstrip("/"),
         run_page("7", "parent"),
     ]
+    assert (
+        experiment_tags("grid", "7", "parent", [], "L = 2")["mlflow.note.content"].splitlines()[0].endswith("— L = 2")
+    )
 
 
 @pytest.mark.parametrize(("note", "ours"), [("", True), (" \n", True), ("mine", False), ("edited\n" + SIGNED, True)])

@@ -9,8 +9,9 @@ import pytest
 
 from study.records.metric_names import DERIVED
 from study.storage.secrets import redactor
+from study.tracking.all_sent import is_all_sent
 from study.tracking.store import StoreAwayError
-from study.tracking.syncer import Synced, Syncer, is_all_sent
+from study.tracking.syncer import Synced, Syncer
 from study.watch.sync_process import SyncProcess
 from tests.study.support.fake_store import FakeRun, FakeStore, Killed
 from tests.study.support.made import (

@@ -1,0 +1,64 @@
+"""Where a study is sent, and whether all of it was: by its files alone, the store is not asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
+from study.executors.jobs import QueueView
+from study.records.settings import load_section
+from study.storage.layout import StudyFolder
+from study.storage.secrets import redactor
+from study.tracking import state as memory
+from study.tracking.mapping import study_summary
+from study.tracking.source import Source
+from study.tracking.state import StoreState
+
+
+def address(folder: StudyFolder) -> str | None:
+    """Return the absolute address of a study's store; None where its tracking is off. ValueError for none of ours."""
+    section = load_section(folder, "tracking")
+    if section.get("enabled") is False:
+        return None
+    outside = os.environ.get("MLFLOW_TRACKING_URI")
+    uri = resolve(section.get("uri") or outside or DEFAULT, Path.cwd())
+    # A study's files hold no credentials: those of its store may be in the environment's address of the same one.
+    return outside if outside and identity(outside) == identity(uri) else uri
+
+
+def is_all_sent(folder: StudyFolder) -> bool:
+    """Whether every point has reached its outcome and all that a study shows was sent, as far as its files know.
+
+    What was removed from the store since is not seen: only asking the store, as `sync` does, can tell. A search is
+    never said to be sent, for it may make points yet.
+    """
+    try:
+        uri = address(folder)
+        if uri is None or folder.search.exists():
+            return False
+        target = memory.load(folder.tracking).stores.get(identity(uri))
+        database = sqlite_file(uri)
+        if target is None or not (target.shown and target.noted) or (database is not None and not database.exists()):
+            return False
+        source = Source(folder, lambda batches: QueueView())
+        source.refresh(())
+    except ValueError:  # whoever sends says what is wrong
+        return False
+    if not source.points or source.started() != list(source.points):
+        return False
+    if not all(key in target.runs and target.runs[key].done for key in source.points):
+        return False
+    summary = study_summary(
+        [target.runs[key].state for key in source.points], 0, *source.latest(), redactor(os.environ)
+    )
+    return target.parent_sent == summary.digest() and not any(unsent(target, source, None))
+
+
+def unsent(target: StoreState, source: Source, report: Path | None) -> Iterator[tuple[Path, str | None, str, str]]:
+    """Yield the study's files that the store does not have as they are: path, folder and name there, stamp."""
+    for path, folder, stamp in source.files(report):
+        name = f"{folder or ''}/{path.name}"
+        if target.files.get(name) != stamp:
+            yield path, folder, name, stamp

@@ -1,0 +1,84 @@
+"""What a study's fit says, as metrics of the study's own run: constants, optimum, backtest, with intervals. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+LAW_GROUPS = ("law/", "optimum/", "backtest/")
+OPTIMUM = {"budget_flops": "flops", "params": "params", "tokens": "tokens", "tokens_per_param": "tokens_per_param"}
+"""Keys of the recommendation that are N*, D* and what they are of, under the names that they have in MLflow."""
+
+
+def law_metrics(fit: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of `fit.json`: `law/E`, with `law/E_low` and `law/E_high`; what it does not know is left out.
+
+    Five digits each: a column of MLflow's table has room for no more.
+    `optimum/params` and `optimum/tokens` are N* and D* for `optimum/flops`, `optimum/loss` the loss there [its unit];
+    `backtest/…` is how far the law, fitted to smaller budgets, was off at the largest, relative to the loss.
+    """
+    return {name: float(f"{value:.5g}") for name, value in _numbers(fit) if math.isfinite(value)}
+
+
+def law_words(fit: Mapping[str, Any]) -> dict[str, str]:
+    """Return what of `fit.json` is text, as tags."""
+    found = {"law/form": fit.get("form"), "law/status": fit.get("status"), "law/reason": fit.get("reason")}
+    found["law/intervals"] = fit.get("interval_method")
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def formula(fit: Mapping[str, Any]) -> str:
+    """Return the law with its numbers in it, `L = 2.25 + 265/N^0.884 + 15/D^0.334`; "" for another form.
+
+    A constant that is not identified stays a letter.
+    """
+    known = fit.get("params") or {}
+    if fit.get("status") != "ok" or not {"E", "A", "B", "alpha", "beta"} <= set(known):
+        return ""
+    identified = fit.get("identified") or {}
+    said = {
+        name: f"{float(known[name]):.3g}" if (identified.get(name) or {}).get("identified", True) else name
+        for name in ("E", "A", "B", "alpha", "beta")
+    }
+    return "L = {E} + {A}/N^{alpha} + {B}/D^{beta}".format(**said)
+
+
+def table(fit: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the numbers for a person: name, value, interval ("" where there is none)."""
+    found = law_metrics(fit)
+    rows = []
+    for name, value in found.items():
+        if not name.endswith(("_low", "_high")):
+            low, high = found.get(f"{name}_low"), found.get(f"{name}_high")
+            interval = "" if low is None or high is None else f"{low:.3g} to {high:.3g}"
+            rows.append((name, f"{value:.4g}", interval))
+    return rows
+
+
+def _numbers(fit: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    runs = fit.get("runs") or {}
+    yield from _known("law/runs_used", runs.get("used"))
+    yield from _known("law/runs_total", runs.get("total"))
+    identified, intervals = fit.get("identified") or {}, fit.get("intervals") or {}
+    for name, value in {**(fit.get("params") or {}), **(fit.get("derived") or {})}.items():
+        if (identified.get(name) or {}).get("identified", True):
+            yield from _with_interval(f"law/{name}", value, intervals.get(name))
+    best = fit.get("recommendation") or {}
+    for key, name in {**OPTIMUM, "loss": "loss"}.items():
+        yield from _with_interval(f"optimum/{name}", best.get(key), (best.get("intervals") or {}).get(key))
+    back = fit.get("backtest") or {}
+    for name in ("predicted", "observed", "relative_error", "mean_abs_relative_error", "extrapolation_factor"):
+        yield from _known(f"backtest/{name}", back.get(name))
+
+
+def _with_interval(name: str, value: Any, interval: Any) -> Iterator[tuple[str, float]]:
+    yield from _known(name, value)
+    if value is not None and interval:
+        yield from _known(f"{name}_low", interval[0])
+        yield from _known(f"{name}_high", interval[1])
+
+
+def _known(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, float(value)

@@ -1,0 +1,134 @@
+"""What of a fit the study's own run in MLflow shows."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.storage.secrets import redactor
+from study.tracking.law import formula, law_metrics, table
+from study.tracking.study_note import Row, note, totals
+from study.tracking.syncer import Syncer
+from tests.study.support.fake_store import FakeStore
+from tests.study.support.made import Made, append, complete, make_study, start_run
+
+FIT: dict[str, Any] = {
+    "form": "E + A/N^alpha + B/D^beta",
+    "status": "ok",
+    "params": {"E": 2.2506036797, "A": 265.0, "B": 15.0, "alpha": 0.88433, "beta": 0.33363},
+    "derived": {"a": 0.27392, "b": math.nan},
+    "intervals": {"E": [2.1, 2.45], "A": [6.4, None]},
+    "identified": {"B": {"identified": False}},
+    "confidence": 0.95,
+    "runs": {"used": 11, "total": 12},
+    "recommendation": {
+        "budget_flops": 3.2e11,
+        "params": 20427.0,
+        "tokens": 1.64e6,
+        "intervals": {"params": [1e4, 3e4]},
+    },
+    "backtest": {"relative_error": 0.018},
+    "checks": [
+        {"level": "warning", "message": "few sizes", "advice": "add some"},
+        {"level": "note", "message": "fine", "advice": ""},
+    ],
+}
+NO_LAW: list[dict[str, Any]] = [{}, {"status": "not possible", "reason": "two"}, {"params": {"a": 0.5}, "checks": None}]
+
+
+def test_constants_optimum_and_backtest_with_intervals_are_metrics() -> None:
+    assert law_metrics(FIT) == {
+        "law/runs_used": 11,
+        "law/runs_total": 12,
+        "law/E": 2.2506,
+        "law/E_low": 2.1,
+        "law/E_high": 2.45,
+        "law/A": 265,
+        "law/A_low": 6.4,
+        "law/alpha": 0.88433,
+        "law/beta": 0.33363,
+        "law/a": 0.27392,
+        "optimum/flops": 3.2e11,
+        "optimum/params": 20427,
+        "optimum/params_low": 1e4,
+        "optimum/params_high": 3e4,
+        "optimum/tokens": 1.64e6,
+        "backtest/relative_error": 0.018,
+    }
+    assert ("law/E", "2.251", "2.1 to 2.45") in table(FIT)
+    assert ("law/A", "265", "") in table(FIT)
+
+
+@pytest.mark.parametrize("fit", NO_LAW)
+def test_a_fit_without_a_law_says_what_it_has(fit: dict[str, Any]) -> None:
+    assert set(law_metrics(fit)) <= {"law/a"}
+    assert formula(fit) == ""
+    assert note("1", [], "2 completed", fit).startswith("**Points**: 2 completed")
+
+
+def test_the_formula_has_its_numbers() -> None:
+    assert formula(FIT | {"identified": {}}) == "L = 2.25 + 265/N^0.884 + 15/D^0.334"
+    assert formula(FIT) == "L = 2.25 + 265/N^0.884 + B/D^0.334", "what is not known stays a letter"
+
+
+def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() -> None:
+    rows = [
+        Row("w8", "r1", 4e9, {"final_loss": 2.7, "gpu_hours": 1.5, "flops": 1e9, "params_matmul": 4104.0}),
+        Row("w16", "r2", 4e9, {"final_loss": 2.6, "gpu_hours": 0.5, "flops": 1e9}),
+        Row("w32", "r3", 8e9, {"final_loss": 2.5}),
+        Row("w64", "r4", 8e9, {}),
+    ]
+    assert totals(rows) == {"gpu_hours": 2.0, "flops": 2e9, "best_loss": 2.5}
+    text = note("7", rows, "4 completed", FIT)
+    assert "**Cost**: 2 GPU-hours, 2e+09 FLOPs" in text
+    assert "| law/E | 2.251 | 2.1 to 2.45 |" in text
+    assert "| 4e+09 | [w16](#/experiments/7/runs/r2?workflowType=machine_learning) | 2.6 |" in text
+    assert "| 8e+09 | [w32](" in text
+    assert "w8" not in text
+    assert "- few sizes: add some" in text
+    assert "fine" not in text
+
+
+def finished(path: Path) -> tuple[Made, Path]:
+    made = make_study(path / "runs" / "s", 2)
+    for index in (0, 1):
+        start_run(made.run(index))
+        append(made.run(index), 1, 5)
+        complete(made.run(index))
+    fit = path / "reports" / "s" / "fit.json"
+    fit.parent.mkdir(parents=True)
+    return made, fit
+
+
+def test_the_studys_own_run_follows_the_fit(tmp_path: Path) -> None:
+    """A later fit that knows less takes back what it does not know; a description that a person wrote stays."""
+    made, fit = finished(tmp_path)
+    store = FakeStore()
+    one = Syncer(made.folder, store, "http://h", redactor({}))
+
+    def shown() -> dict[str, float]:
+        one.sync()
+        parent = next(run for run in store.runs.values() if run.tags["role"] == "study")
+        latest = sorted(parent.values, key=lambda value: (value.step, value.timestamp))
+        return {value.name: value.value for value in latest}
+
+    assert set(shown()) == {"core_hours", "flops", "tokens", "best_loss"}
+    assert shown()["flops"] == 2 * 123456789
+    fit.write_text(json.dumps(FIT))
+    assert law_metrics(FIT).items() <= shown().items()
+    parent = next(run for run in store.runs.values() if run.tags["role"] == "study")
+    assert parent.tags["law/form"] == FIT["form"]
+    assert "**Law**: L = 2.25" in parent.tags["mlflow.note.content"]
+    assert "— L = 2.25" in store.described["mlflow.note.content"]
+
+    calls = store.calls
+    one.sync()
+    assert store.calls == calls, "nothing new, nothing said"
+    parent.tags["mlflow.note.content"] = "mine"
+    fit.write_text(json.dumps({**FIT, "params": {"E": 2.0}, "padding": "so that the file differs in size"}))
+    found = shown()
+    assert found["law/E"] == 2.0
+    assert math.isnan(found["law/alpha"])
+    assert parent.tags["mlflow.note.content"] == "mine"
