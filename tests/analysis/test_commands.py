@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import doctest
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -118,6 +120,33 @@ def slack(number: str, share: bool) -> float:
     return max(1.01 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2])), 1e-8)
 
 
+def skeleton(notebook: dict[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """Return kind, source and outputs of a notebook's cells, a # for each number that was printed."""
+    return [
+        (cell["cell_type"], "".join(cell["source"]),
+         [NUMBER.sub("#", "".join(out["text"])) if "text" in out else "image" for out in cell.get("outputs", ())])
+        for cell in notebook["cells"]
+    ]  # fmt: skip
+
+
+def test_the_notebook_is_the_tutorial() -> None:
+    """Its cells are the page's blocks, with the outputs that the page has, in a format that notebooks are read in."""
+    kept = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text("utf-8"))
+    page = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+    assert (kept["nbformat"], kept["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in kept["cells"]}) == len(kept["cells"])
+    first, *cells = [cell for cell in kept["cells"] if cell["cell_type"] == "code"]
+    assert "os.chdir" in "".join(first["source"])
+    blocks = re.findall(r"```python\n(.*?)\n```\n", page, re.DOTALL)
+    assert ["".join(cell["source"]) for cell in cells] == blocks
+    printed = [text for cell in cells for out in cell["outputs"] for text in ["".join(out.get("text", ""))] if text]
+    assert printed == re.findall(r"```text\n(.*?\n)```\n", page, re.DOTALL)
+    images = [out for cell in cells for out in cell["outputs"] if "data" in out]
+    assert len(images) == page.count("](tutorial/") - page.count("](tutorial/runs.csv)") == 4
+    assert all(base64.b64decode(out["data"]["image/png"]).startswith(b"\x89PNG") for out in images)
+    assert all(set(cell) >= {"id", "metadata", "source", "outputs", "execution_count"} for cell in cells)
+
+
 @pytest.mark.slow
 def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
     """Its page is made anew: the words are the same, and so are the numbers but for their last digits."""
@@ -132,4 +161,6 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
         before, after = kept[: theirs.start()].rpartition("\n")[2], kept[theirs.end() :].partition("\n")[0]
         unit = slack(theirs[0], share=after.startswith(" %") and "resamples" in before + after)
         assert value(ours[0]) == pytest.approx(value(theirs[0]), rel=0.01 if unit else 0.0, abs=unit)
+    remade, there = (json.loads((folder / "tutorial.ipynb").read_text("utf-8")) for folder in (tmp_path, ROOT / "docs"))
+    assert skeleton(remade) == skeleton(there), "run python docs/make_tutorial.py"
     assert all((tmp_path / "tutorial" / p.name).stat().st_size > 5000 for p in (ROOT / "docs/tutorial").glob("*.png"))

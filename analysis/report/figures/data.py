@@ -80,7 +80,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 
 
 def as_rows(frame: Any) -> tuple[Row, ...]:
-    """Return a tidy frame with predictions as rows, as `runs.csv` would give them (docs/tutorial.md draws them)."""
+    """Return a tidy frame with predictions as rows, as `runs.csv` would give them: analysis.notebook draws them."""
     text = frame.astype(object).where(frame.notna(), "").to_dict("records")
     return tuple(_row({str(name): str(value) for name, value in record.items()}) for record in text)
 
