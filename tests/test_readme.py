@@ -208,8 +208,9 @@ def test_layout_precision_and_memory_are_keys(checkout: Path) -> None:
 
 
 def test_own_data(checkout: Path) -> None:
-    run(block("data.source=study"), checkout)
+    run(block("train.prepare --set data.name=mine"), checkout)
     assert (checkout / "data" / "mine-bpe512" / "manifest.json").is_file()
+    assert "Study mine: 12 points" in run(block("study.name=mine"), checkout)  # of the small main study
 
 
 def test_runs_from_elsewhere(checkout: Path) -> None:
