@@ -30,7 +30,13 @@ def from_runs(
         raise ValueError(f"points={which} is not allowed: all, or latest (what the study's latest command asked for)")
     points = folder / "points.jsonl"
     if not points.is_file():
-        raise ValueError(f"runs={folder} is no study (no points.jsonl); give runs/STUDY, mlflow:NAME or a file")
+        inside = Path("runs") / folder
+        meant = (
+            f"did you mean runs={inside}?"
+            if (inside / points.name).is_file()
+            else "give runs/STUDY, mlflow:NAME or a file"
+        )
+        raise ValueError(f"runs={folder} is no study (no {points.name}); {meant}")
     records, waiting = [], 0
     parents: set[str] = set()
     latest = _read(folder / "latest.json") if which == "latest" else None

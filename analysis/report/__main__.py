@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         given = parse(arguments)
     except ValueError as error:
-        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        print(f"analysis.report: {error}\n\n{USAGE}", file=sys.stderr)
         return 2
     from analysis.report.write import write
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         kinds = {"kinds": given.pop("figures")} if "figures" in given else {}
         written = write(fit, given.pop("out", fit.parent), **given, **kinds)
     except ValueError as error:
-        print(error, file=sys.stderr)
+        print(f"analysis.report: {error}", file=sys.stderr)
         return 2
     print(f"{written.report} and {len(written.figures)} files in {written.report.parent / 'figures'}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -20,13 +21,16 @@ from study.process.children import job_environment
 from study.records.corpus import DATA, Corpus, check, corpus_of
 from study.storage.files import has_ended
 from train.spec.config import DataConfig, RunConfig
-from train.spec.manifest import Manifest, folder
+from train.spec.extensions import ARROW, DEFAULT, kind_of
+from train.spec.manifest import BYTES_VOCABULARY, Manifest, folder
 
 _TOLD_SECONDS = 1.0
 """How long a process is waited for after Ctrl-C before it is told: a terminal has told it, too, kill -INT has not.
 
 Told twice it might be disturbed while it cleans up.
 """
+LOOKED_AT = 10_000
+"""Files of a folder by whose names a command sees whether there is text, before a job is asked for."""
 Report = Callable[[str], None]
 SCRATCH = ".prepare-"
 """How folders begin in which a command keeps what it tells the process that prepares data: host and process follow."""
@@ -68,11 +72,31 @@ def gather(runs: Iterable[RunConfig], report: Report, dry_run: bool, cluster: Cl
 
 
 def _check_sources(data: DataConfig) -> None:
-    """Raise ValueError where a folder of raw text that has to be read is not there."""
-    named = {f"data.sources.{place}.source": one.source for place, one in enumerate(data.sources)}
-    for key, source in (named or {"data.source": data.source}).items():
-        if source is not None and not Path(source).expanduser().is_dir():
-            raise ValueError(f"{key}={source}: there is no such folder: name the one that holds your text")
+    """Raise ValueError where a folder of raw text that has to be read is not there or holds none."""
+    if data.tokenizer == "bpe" and data.tokenizer_from is None and data.vocab_size < BYTES_VOCABULARY:
+        raise ValueError(
+            f"data.vocab_size={data.vocab_size} is not allowed for data.tokenizer=bpe: at least {BYTES_VOCABULARY}, "
+            "one for each byte and the document separator"
+        )
+    named = {f"data.sources.{place}": (one.source, one.extensions) for place, one in enumerate(data.sources)}
+    for key, (source, extensions) in (named or {"data": (data.source, data.extensions)}).items():
+        if source is None:
+            continue
+        folder = Path(source).expanduser()
+        if not folder.is_dir():
+            raise ValueError(f"{key}.source={source}: there is no such folder: name the one that holds your text")
+        if not _may_hold_text(folder, extensions or DEFAULT):
+            raise ValueError(
+                f"{key}.source={source}: no file of {', '.join(extensions or DEFAULT)} in this folder: name the one "
+                f"that holds your text, or say in {key}.extensions which files are text"
+            )
+
+
+def _may_hold_text(folder: Path, extensions: Sequence[str]) -> bool:
+    """Whether a folder holds a file that is text, or so many others that to look through them takes time."""
+    names = (name for _, _, files in os.walk(folder, followlinks=True) for name in files)
+    looked_at = list(itertools.islice(names, LOOKED_AT))
+    return len(looked_at) == LOOKED_AT or any(kind_of(name, (*extensions, ARROW)) for name in looked_at)
 
 
 def in_job(cluster: ClusterConfig) -> bool:

@@ -37,6 +37,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         mapping = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder: name the file in it, as {path}/config.yaml") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML that is read: {error}") from None
     if not isinstance(mapping, dict):

@@ -204,9 +204,14 @@ def test_every_number_column_is_named_and_every_row_keeps_its_own_key(tmp_path: 
         from_csv(path)
 
 
-def test_wrong_sources_say_what_to_give(tmp_path: Path) -> None:
+def test_wrong_sources_say_what_to_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no study"):
         from_runs(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "points.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"runs=mine is no study .*did you mean runs=runs/mine\?"):
+        from_runs(Path("mine"))
     with pytest.raises(ValueError, match="does not exist"):
         from_csv(tmp_path / "none.csv")
 

@@ -44,6 +44,11 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert read_mapping(tmp_path / "settings.yaml") == {"lr": 1e-3, "flops": 2e18}
 
 
+def test_a_folder_is_not_read_as_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is a folder: name the file in it, as .*config\.yaml"):
+        read_mapping(tmp_path)
+
+
 def _again(folder: Path, mapping: dict[str, Any]) -> dict[str, Any]:
     file = folder / "settings.yaml"
     file.write_text(dump(mapping), encoding="utf-8")
