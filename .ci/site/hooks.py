@@ -106,7 +106,7 @@ def python() -> str:
     """Return the page of the public functions and classes, which mkdocstrings fills from their docstrings."""
     import analysis
 
-    lines = ["# Python", "", "What `import analysis` offers, and what fits, plans and reads from Python.", ""]
+    lines = ["# Python", "", "::: analysis", "    options: { members: false, show_root_heading: false }", ""]
     for name in sorted(analysis.__all__, key=str.lower):
         place = _place_of(name)
         if place:
