@@ -92,7 +92,7 @@ def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
         kinds = sorted({str(v) for v in good[column] if not empty(v)})
         if len(kinds) > 1:
             raise ValueError(
-                f"the runs mix {what}: {column} is {', '.join(kinds)}; fit them apart (where={column}:VALUE on a file)"
+                f"the runs mix {what}: {column} is {', '.join(kinds)}; fit them apart (where={column}:VALUE)"
                 + ("; losses in bits per byte can be compared" if column in COMPARABLE_IN_BITS else "")
             )
     _refuse_units(good)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 RUNS = Key("runs", "runs/STUDY, mlflow:EXPERIMENT, or a file: .csv, .tsv, .parquet, .jsonl (required)", required=True)
 FURTHER = (
     Key("columns", "file: OURS:THEIRS,... for params, tokens, flops, loss and others; params:size_m*1e6 scales"),
-    Key("where", "file: COLUMN:VALUE,... keeps these rows; VALUE may be A|B, <X, >=X, !=X"),
+    Key(
+        "where",
+        "COLUMN:VALUE,... keeps these rows; VALUE may be A|B, <X, >=X, !=X; a study has the columns of runs.csv",
+    ),
     Key(
         "thin",
         "file: keep one checkpoint in K of every run, and its last; without a run column, one row in K",
@@ -90,7 +93,7 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
     unit = options["loss_unit"]
     if runs.startswith("mlflow:"):
         given = (options["uri"], runs.removeprefix("mlflow:"), options["params"] or "matmul")
-        return study.from_mlflow(*given, unit or columns.LOSS_UNIT)
+        return _kept(study.from_mlflow(*given, unit or columns.LOSS_UNIT), options)
     path = Path(runs)
     if tables.is_file(runs) or path.is_file():
         what = "params, tokens, flops, loss or another column of ours on the left"
@@ -102,14 +105,29 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
             loss_unit=unit,
             tokenizer=options["tokenizer"],
             validation=options["validation"],
-            where=foreign.pairs("where", options["where"], (), "COLUMN:VALUE"),
+            where=_where(options),
             need=need or columns.REQUIRED,
             decimal=options.get("decimal") or "auto",
             thin=max(1, int(options.get("thin") or 1)),
         )
-    for key in ("columns", "where"):
-        if options[key]:
-            raise ValueError(f"{key}={options[key]} is for files, and runs={runs} is none; leave it out")
+    if options["columns"]:
+        raise ValueError(f"columns={options['columns']} is for files, and runs={runs} is none; leave it out")
     if int(options.get("thin") or 1) > 1:
         raise ValueError(f"thin={options['thin']} is for files, and runs={runs} is none; leave it out")
-    return study.from_runs(path, options["params"] or "matmul", options["points"], unit or columns.LOSS_UNIT)
+    found = study.from_runs(path, options["params"] or "matmul", options["points"], unit or columns.LOSS_UNIT)
+    return _kept(found, options)
+
+
+def _where(options: Mapping[str, Any]) -> dict[str, str]:
+    from analysis.inputs import foreign
+
+    return foreign.pairs("where", options["where"], (), "COLUMN:VALUE")
+
+
+def _kept(found: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows that where= keeps."""
+    from analysis.inputs import foreign
+
+    kept = foreign.filtered(found, _where(options), Path(str(options["runs"]))).reset_index(drop=True)
+    kept.attrs = dict(found.attrs)
+    return kept

@@ -88,3 +88,17 @@ def test_thin_is_for_files(tmp_path: Path) -> None:
     studies.write_study(tmp_path / "runs" / "a", studies.isoflop(0))
     with pytest.raises(ValueError, match="thin=2 is for files"):
         fit.load_frame(fit.parse([f"runs={tmp_path / 'runs' / 'a'}", "thin=2"]))
+
+
+def test_where_keeps_rows_of_a_study_too(tmp_path: Path) -> None:
+    studies.write_study(tmp_path / "runs" / "a", studies.isoflop(0))
+    runs = f"runs={tmp_path / 'runs' / 'a'}"
+    whole = fit.load_frame(fit.parse([runs]))
+    budget = sorted(whole["flops_budget"].dropna().unique())[-1]
+    large = fit.load_frame(fit.parse([runs, f"where=flops_budget:>={budget}"]))
+    assert 0 < len(large) < len(whole) and (large["flops_budget"] == budget).all()
+    assert large.attrs == whole.attrs and list(large.index) == list(range(len(large)))
+    with pytest.raises(ValueError, match="where=flops:>1e99 leaves no row"):
+        fit.load_frame(fit.parse([runs, "where=flops:>1e99"]))
+    with pytest.raises(ValueError, match="columns=params:N is for files"):
+        fit.load_frame(fit.parse([runs, "columns=params:N"]))
