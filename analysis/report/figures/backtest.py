@@ -102,7 +102,7 @@ def draw_errors(ax: Axes, bars: Sequence[tuple[str, float]]) -> Axes:
     colours = [style.ORANGE if i == 0 else style.BLUE for i in range(len(bars))]
     ax.barh(places, [value for _, value in bars], height=0.5, color=colours, zorder=2)
     ax.axvline(0, color=style.INK, linewidth=1, zorder=3)
-    reach = max([abs(value) for _, value in bars] + [0.1]) * 1.5
+    reach = max([abs(value) for _, value in bars] + [0.1]) * 1.9
     ax.set_xlim(-reach, reach)
     ax.set_ylim(-0.6, len(bars) - 0.4)
     ax.set_yticks(places, [label for label, _ in bars])

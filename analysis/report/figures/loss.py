@@ -47,6 +47,7 @@ def figure(fit: Fit) -> Figure | None:
         "loss",
         "Lowest loss against compute",
         lambda ax: draw(ax, path, fit.kinds.loss, fit.fits.frontier.points_are, name),
+        height=4.4,
     )
     return Figure("loss", "What compute buys", _caption(fit, path), (panel,), _table(fit, path))
 

@@ -129,8 +129,13 @@ def _columns(ax: Axes, labels: Sequence[str], most: int) -> int:
     place = ax.get_subplotspec()
     across = place.get_gridspec().ncols if place is not None else 1
     width = 72 * ax.get_figure().get_size_inches()[0] / across  # type: ignore[union-attr]
-    entry = (0.6 * max(map(len, labels)) + 4) * 0.9 * _text(ax)
-    return max(1, min(most, len(labels), int(width / entry)))
+    for count in range(min(most, len(labels)), 1, -1):
+        rows, longer = divmod(len(labels), count)  # the first columns are longer, where they are not alike
+        ends = [(i + 1) * rows + min(i + 1, longer) for i in range(count)]
+        widest = [max(map(len, labels[first:end])) for first, end in zip([0, *ends], ends, strict=False)]
+        if sum(0.53 * letters + 4 for letters in widest) * 0.9 * _text(ax) <= width:
+            return count
+    return 1
 
 
 def hover(artist: Artist, names: Sequence[str]) -> None:

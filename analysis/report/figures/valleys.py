@@ -32,7 +32,7 @@ STATUS = {
 MARKS = {"minimum": "o", "edge": "o", "inverted": "v", "flat": "s", "negative": "P", "too_few": "^"}
 """The dot of a run by what became of its budget: filled where the budget has a minimum, hollow where it is left out."""
 LEFT_OUT = (("mid_schedule", "+", "schedule not finished"), ("not_best", "1", "another rate is better"))
-OTHER = ("x", "run left out")
+OTHER = ("x", "another reason")
 
 
 @dataclass(frozen=True)
@@ -235,10 +235,10 @@ def _key(ax: Axes, curves: Sequence[Curve]) -> None:
     if any(c.parabola for c in curves):
         shown.append(("the budget's parabola", {"ls": "--", "lw": 1.1}))
     for status in dict.fromkeys(c.status for c in curves if not c.kept):
-        text = f"budget left out: {STATUS.get(status, status)}"
+        text = f"left out: {STATUS.get(status, status)}"
         shown.append((text, {"marker": MARKS.get(status, "o"), "mfc": style.PAPER}))
     for mark, text in dict.fromkeys(_mark(why) for c in curves for _, _, why, _ in c.left):
-        shown.append((text if text == OTHER[1] else f"run left out: {text}", {"marker": mark}))
+        shown.append((f"left out: {text}", {"marker": mark}))
     for text, look in shown:
         options: dict[str, object] = {"color": style.INK, "mec": style.INK, "ls": "none", "ms": 4.8, "lw": 1.6, **look}
         ax.plot([], [], label=text, **options)  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ def test_valleys_show_every_budget_its_minimum_and_what_was_dropped(fit: Fit, ro
     assert len(hollow) == 1
     assert len(ax.containers) == 4  # the intervals of the minima
     assert key_of(ax) == ["run", "minimum of a parabola", "fitted law", "the budget's parabola",
-                          "budget left out: no minimum inside", "run left out: schedule not finished"]  # fmt: skip
+                          "left out: no minimum inside", "left out: schedule not finished"]  # fmt: skip
     solid, dashed = ([line for line in ax.lines if line.get_linestyle() == how and len(line.get_xdata()) > 50]  # type: ignore[arg-type]
                      for how in ("-", "--"))  # fmt: skip
     assert len(solid) == len(dashed) == 5

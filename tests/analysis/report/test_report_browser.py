@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
-from analysis.report.write import write
+from analysis.report.figures import canvas
+from analysis.report.figures.data import read_rows
+from analysis.report.write import figures, write
+from analysis.values import study_result
 
 DATA = Path(__file__).parents[1] / "data"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -197,6 +200,19 @@ def test_a_real_study_with_many_budgets_reads_as_well(browser: Browser, real_rep
     assert found["wide"] <= 0, "the page scrolls sideways"
     assert found["clipped"] == []
     assert len(found["panels"]) >= 17
+    assert found["clashes"] == []
+    assert found["outside"] == []
+
+
+@pytest.mark.parametrize("size", ["column", "page"])
+def test_figures_for_print_have_room_for_their_text(browser: Browser, size: str, tmp_path: Path) -> None:
+    fit, rows = study_result.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
+    sheets = [canvas.inline(f.sized(size), f.name, f.title) for f in figures(fit, rows)]
+    page = tmp_path / "print.html"
+    style = "<style>svg.panel { width: 900px; display: block }</style>"
+    page.write_text(f"<!DOCTYPE html><meta charset=utf-8>{style}{''.join(sheets)}", encoding="utf-8")
+    found = visit(browser, page, 1000)
+    assert len(found["panels"]) == len(sheets) >= 9
     assert found["clashes"] == []
     assert found["outside"] == []
 
