@@ -6,6 +6,7 @@ Built from the schema and from the first comment line of each file in conf/, wit
 from __future__ import annotations
 
 import difflib
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,8 +93,8 @@ def options(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
 def type_name(kind: Any) -> str:
     """Return a type as people read it: int, float, [float, …]."""
     name = str(kind) if not isinstance(kind, type) or hasattr(kind, "__args__") else kind.__name__
-    name = name.replace(" | None", "").replace("tuple[", "[").replace("dict[str, int]", "{…}")
-    return name.replace(", ...]", ", …]").replace("dict[str, typing.Any]", "{…}")
+    name = name.replace(" | None", "").replace("tuple[", "[").replace(", ...]", ", …]")
+    return re.sub(r"dict\[str, [\w.]+\]|\b\w[\w.]*\.[A-Z]\w*", "{…}", name)
 
 
 def default_text(value: Any) -> str:
@@ -144,7 +145,7 @@ def _key(key: Key) -> Iterator[str]:
             lead.strip().replace("|", " | "), WIDTH, initial_indent="    ", subsequent_indent=" " * 43
         )
         lead = ""
-    for line in textwrap.wrap(key.help, WIDTH - INDENT) or [""]:
+    for line in textwrap.wrap(key.help, WIDTH - INDENT, break_on_hyphens=False) or [""]:
         yield f"{lead:<{INDENT}}{line}"
         lead = ""
 

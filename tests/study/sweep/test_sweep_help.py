@@ -116,3 +116,9 @@ def test_the_command_alone_says_what_it_is_for(capsys: pytest.CaptureFixture[str
     assert said.err.splitlines()[-1].startswith("study.sweep: name what is to be trained")
     assert sweep(["--help", "model"]) == 0 and "model.width=64" in capsys.readouterr().out
     assert sweep(["--help", "nothing"]) == 2
+
+
+def test_help_breaks_no_word_and_names_no_class() -> None:
+    shown = text([conf_folder()])
+    assert "SourceConfig" not in shown and "typing" not in shown
+    assert "[core-hours]" in shown and not any(line.endswith("-") for line in shown.splitlines())
