@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 import analysis as sa
 from analysis.values import study_result
+from study import notebook as study_notebook
+from train.trained import TrainedModel
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "docs" / "example-runs.csv"
@@ -145,3 +150,16 @@ def test_where_one_law_is_all_there_is_no_size_is_recommended(tmp_path: Path) ->
     assert found.recommendation is None and "<div" in found._repr_html_()
     with pytest.raises(ValueError, match="no best size for 1e22 FLOPs: one law is all there is"):
         found.optimum(1e22)
+
+
+def test_the_manuals_blocks_run_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block about laws is run, but for its report; of the others the names are there."""
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```python\n(.*?)\n```", (ROOT / "docs/howto/notebook.md").read_text("utf-8"), re.DOTALL)
+    scope: dict[str, Any] = {}
+    lines = [line for line in blocks[0].replace("resamples=200", "resamples=0").splitlines() if ".report(" not in line]
+    exec("\n".join(lines), scope)
+    assert scope["fit"].optimum(1e22).params > 1e9
+    for block, names in ((blocks[1], dir(study_notebook)), (blocks[2], dir(TrainedModel))):
+        used = {node.attr for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Attribute)}
+        assert used - {"load_checkpoint"} <= set(names)
