@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from study.config.dotted import flat
 from study.records.point import Point
@@ -41,6 +41,8 @@ STOPPED = "stopped"
 PARENT = "mlflow.parentRunId"
 """The tag by which MLflow shows a run below another."""
 
+NO_COMMIT = "no-commit"
+"""What a code version begins with where the code was no git checkout."""
 PARAM_LENGTH = 6000
 TAG_LENGTH = 8000
 NAME_LENGTH = 120
@@ -66,6 +68,15 @@ class RunSummary:
         """Return a short hash: the same summary is not sent twice."""
         text = json.dumps([sorted(self.tags.items()), self.status, self.ended])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Corpus(NamedTuple):
+    """A prepared corpus: its name, the digest of its tokens, where it lies and how it was made (both JSON)."""
+
+    name: str
+    digest: str
+    source: str
+    profile: str
 
 
 def run_name(point: Point, redact: Redact) -> str:
@@ -130,7 +141,7 @@ def run_summary(
         "cluster": str(job.get("executor") or cluster),
         "nodes": " ".join(map(str, job.get("nodes") or [])),
         "code": code,
-        "git_sha": code.partition("-")[0],
+        **_source(code, "python -m train.run", str(job.get("executor") or cluster)),
         "error": facts.error or facts.why,
         **labels,
     }
@@ -169,7 +180,7 @@ def study_summary(
         "states": ", ".join(f"{counts[state]} {state}" for state in sorted(counts)),
         "cluster": cluster,
         "code": code,
-        "git_sha": code.partition("-")[0],
+        **_source(code, "python -m study.sweep", cluster),
     }
     if search is not None:
         finished = "FINISHED" if counts[PointState.COMPLETED] else "FAILED"
@@ -186,11 +197,16 @@ def _status(state: str) -> str:
     return "KILLED" if state == STOPPED else STATUS[state]
 
 
+def _source(code: str, program: str, executor: str) -> dict[str, str]:
+    """Return the tags by which MLflow says what ran, and of which commit; `code` of study.process.code_version."""
+    commit = "" if code.startswith(NO_COMMIT) else code.partition("-")[0]
+    kind = "" if not executor else "LOCAL" if executor == "local" else "JOB"
+    return {"mlflow.source.name": program, "mlflow.source.type": kind, "mlflow.source.git.commit": commit}
+
+
 def _tags(tags: Mapping[str, str], redact: Redact) -> dict[str, str]:
-    """Return the tags that say something; the git sha also under the name that MLflow shows as the version."""
-    sha = tags.get("git_sha")
-    named = {**tags, "mlflow.source.git.commit": sha} if sha else tags
-    return {name: _cut(redact(value), TAG_LENGTH) for name, value in named.items() if value or name == "error"}
+    """Return the tags that say something."""
+    return {name: _cut(redact(value), TAG_LENGTH) for name, value in tags.items() if value or name == "error"}
 
 
 def _colour(share: float) -> str:
@@ -242,3 +258,14 @@ def _is_json(text: str) -> bool:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def corpus(config: Mapping[str, Any], redact: Redact) -> Corpus | None:
+    """Return the corpus that a point's run reads, as MLflow's datasets have it; None where its digest is not known."""
+    data, root = config.get("data") or {}, str((config.get("runtime") or {}).get("data_root") or "data")
+    if not data.get("fingerprint"):
+        return None
+    named = f"{data.get('name')}-{data.get('tokenizer')}{data.get('vocab_size')}"
+    told = {name: data.get(name) for name in ("tokenizer", "vocab_size", "validation_fraction", "sequence_length")}
+    source = json.dumps({"uri": f"{root}/{named}", **({"of": data["source"]} if data.get("source") else {})})
+    return Corpus(named, str(data["fingerprint"]), redact(source), json.dumps(told))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from study.config import tracking_uri as address
 from study.storage.secrets import Redact
 from study.tracking import mlflow_view
+from study.tracking.mapping import Corpus
 from study.tracking.metrics_reader import Value
 from study.tracking.sqlite import create_database, tune
 from study.tracking.store import Held, RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
@@ -75,6 +76,7 @@ class MlflowStore:
         self._client = client
         self._artifacts = artifacts
         self._redact = redact
+        self._places: dict[str, str] = {}  # of the artifacts of runs made here: MLflow reads the whole run to know it
 
     def experiment(self, name: str) -> str:
         """Return the id of the experiment, made if there is none. Raises ValueError if it was deleted."""
@@ -127,6 +129,7 @@ class MlflowStore:
             run = self._call(lambda: self._client.create_run(experiment, start, dict(tags), name))
         except (RunGoneError, RunRefusedError) as error:
             raise StoreAwayError(f"no run could be made in experiment {experiment}: {error}") from None
+        self._places[run.info.run_id] = str(run.info.artifact_uri)
         return str(run.info.run_id)
 
     def rename(self, run: str, name: str) -> None:
@@ -168,6 +171,30 @@ class MlflowStore:
             self._call(lambda: self._client.update_run(run, status))
         else:
             self._call(lambda: self._client.set_terminated(run, status, ended))
+
+    def dataset(self, run: str, corpus: Corpus) -> None:
+        """Say what a run was trained on."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        about = Dataset(corpus.name, corpus.digest, "local", corpus.source, profile=corpus.profile)
+        inputs = [DatasetInput(about, [InputTag("mlflow.data.context", "training")])]
+        self._call(lambda: self._client.log_inputs(run, inputs))
+
+    def artifacts(self, run: str, folder: Path) -> None:
+        """Copy all of a folder to the run's artifacts."""
+        place = self._places.pop(run, None)
+        if place is None:
+            self._call(lambda: self._client.log_artifacts(run, str(folder)))
+            return
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        uri = self._client.tracking_uri
+
+        def copy() -> None:
+            files: Any = get_artifact_repository(place, tracking_uri=uri)
+            files.log_artifacts(str(folder))
+
+        self._call(copy)
 
     def artifact(self, run: str, file: Path, folder: str | None = None) -> None:
         """Copy a file to the run's artifacts."""

@@ -10,16 +10,20 @@ from pathlib import Path
 
 from study.records.metric_names import DERIVED, LOG_FLOPS, TOKENS
 from study.records.point import Point
+from study.storage.files import tail
 from study.storage.layout import RunFolder
 from study.storage.secrets import Redact
 from study.tracking.facts import Facts
-from study.tracking.mapping import RunSummary, params
+from study.tracking.mapping import RunSummary, corpus, params
 from study.tracking.metrics_reader import Position, Record, Value, records
 from study.tracking.state import RunState
 from study.tracking.store import ENTITIES, PARAMS, Held, Store
 
 PARAM_BYTES = 400_000
 """Parameters of one call, counted as JSON: a server takes a million bytes a request, metrics included."""
+
+LOG_BYTES = 1 << 20
+"""So much of the end of a log is sent."""
 
 TEXT_KINDS = frozenset({".yaml", ".yml", ".json", ".txt", ".csv"})
 
@@ -69,16 +73,22 @@ class Shipper:
             self.unreadable += not record.readable
         tags = summary.tags if summary.digest() != before.sent else {}
         found = totals() if tags else before.totals
-        batch += _values(found, before.totals, facts, position) if tags else []
-        if len(batch) + len(settings) + len(tags) > ENTITIES:
+        last = _values(found, before.totals, facts, position) if tags else []
+        if len(batch) + len(last) + len(settings) + len(tags) > ENTITIES:
             yield (state := self._send(state, batch, position))
             batch = []
-        state = replace(self._send(state, batch, position, settings, tags), params=True, totals=found)
+        state = replace(self._send(state, batch + last, position, settings, tags), params=True, totals=found)
         if tags:
             self._store.status(state.id, summary.status, facts.ended)
-        if not state.config and run.config.exists():
+        new = not state.config and run.config.exists()
+        if new and (data := corpus(point.raw, self._redact)) is not None:
+            self._store.dataset(state.id, data)
+        ended = f"{facts.attempt} {facts.final}" if facts.final or facts.ended is not None else ""
+        if ended and ended != state.logs:
+            self._files(state.id, _printed(run, facts) | ({run.config.name: run.config} if new else {}))
+        elif new:
             self.artifact(state.id, run.config)
-            state = replace(state, config=True)
+        state = replace(state, config=state.config or new, logs=ended or state.logs)
         done = facts.final and state.config and position.offset >= _size(run.metrics)
         yield replace(state, sent=summary.digest(), state=facts.state, done=done, ended=facts.ended or 0)
 
@@ -94,6 +104,19 @@ class Shipper:
             copy = Path(scratch) / path.name
             copy.write_text(clean, encoding="utf-8")
             self._store.artifact(run, copy, folder)
+
+    def _files(self, run: str, sources: Mapping[str, Path]) -> None:
+        """Send text files, of long ones the end, without the secrets in them, in one call: a call takes longer."""
+        with tempfile.TemporaryDirectory() as scratch:
+            for name, source in sources.items():
+                text = tail(source, LOG_BYTES)
+                if text:
+                    copy = Path(scratch) / name
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    copy.write_text(self._redact(text), encoding="utf-8")
+            if any(Path(scratch).iterdir()):
+                self.calls += 1
+                self._store.artifacts(run, Path(scratch))
 
     def _send(
         self,
@@ -148,6 +171,17 @@ class _Held:
         if self._held is None:
             self._held = self._store.held(self._run)
         return self._held
+
+
+def _printed(run: RunFolder, facts: Facts) -> dict[str, Path]:
+    """Return the outcome, and what the latest attempt's first rank printed, by their names as artifacts."""
+    attempt, place = run.attempt(facts.attempt), f"logs/attempt-{facts.attempt}"
+    return {
+        "outcome.json": run.outcome,
+        f"{place}/stdout.txt": attempt.stdout(0),
+        f"{place}/stderr.txt": attempt.stderr(0),
+        f"{place}/outcome.json": attempt.outcome,
+    }
 
 
 def _values(totals: Mapping[str, float], before: Mapping[str, float], facts: Facts, position: Position) -> list[Value]:

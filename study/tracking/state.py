@@ -20,7 +20,7 @@ class RunState:
     """One run in a store: its id there, what has been read of its spool, what has been sent besides.
 
     totals: what it is and came to (study.tracking.run_totals), as far as it was sent. ended: when, in unix
-    milliseconds, 0 before.
+    milliseconds, 0 before. logs: the attempt whose output was sent, and whether the outcome was.
     """
 
     id: str
@@ -32,6 +32,7 @@ class RunState:
     done: bool = False
     totals: Mapping[str, float] = field(default_factory=dict)
     ended: int = 0
+    logs: str = ""
 
 
 @dataclass

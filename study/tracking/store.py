@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from study.tracking.mapping import Corpus
 from study.tracking.metrics_reader import Value
 
 ENTITIES = 1000
@@ -85,6 +86,12 @@ class Store(Protocol):
 
     def status(self, run: str, status: str, ended: int | None) -> None:
         """Set the run's status and its end [unix milliseconds]. Raises RunGoneError or RunRefusedError."""
+
+    def dataset(self, run: str, corpus: Corpus) -> None:
+        """Say what a run was trained on. Raises RunGoneError or RunRefusedError."""
+
+    def artifacts(self, run: str, folder: Path) -> None:
+        """Copy all of a folder to the run's artifacts. Raises RunGoneError or RunRefusedError."""
 
     def artifact(self, run: str, file: Path, folder: str | None = None) -> None:
         """Copy a file to the run's artifacts. Raises RunGoneError or RunRefusedError."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from study.records.metric_names import DERIVED
+from study.tracking.mapping import Corpus
 from study.tracking.metrics_reader import Value
 from study.tracking.mlflow_view import NOTE
 from study.tracking.store import ENTITIES, PARAMS, Held, RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
@@ -19,6 +20,10 @@ class Killed(BaseException):
     """What a kill looks like from inside: nothing can catch it."""
 
 
+def _artifact(path: Path) -> str:
+    return f"{path.parent.as_posix()}/{path.name}"
+
+
 @dataclass
 class FakeRun:
     name: str
@@ -27,6 +32,7 @@ class FakeRun:
     params: dict[str, str] = field(default_factory=dict)
     values: dict[Value, int] = field(default_factory=dict)
     artifacts: dict[str, bytes] = field(default_factory=dict)
+    datasets: set[Corpus] = field(default_factory=set)
     status: str = "RUNNING"
     deleted: bool = False
 
@@ -113,6 +119,13 @@ class FakeStore:
 
     def status(self, run: str, status: str, ended: int | None) -> None:
         self._call(lambda: setattr(self._run(run), "status", status))
+
+    def dataset(self, run: str, corpus: Corpus) -> None:
+        self._call(lambda: self._run(run).datasets.add(corpus))
+
+    def artifacts(self, run: str, folder: Path) -> None:
+        found = {_artifact(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        self._call(lambda: self._run(run).artifacts.update(found))
 
     def artifact(self, run: str, file: Path, folder: str | None = None) -> None:
         self._call(lambda: self._run(run).artifacts.update({f"{folder or '.'}/{file.name}": file.read_bytes()}))

@@ -16,6 +16,7 @@ from study.tracking.mapping import (
     STATUS,
     STOPPED,
     budget_colours,
+    corpus,
     identity_tags,
     looks,
     of_search,
@@ -155,13 +156,29 @@ def test_card_names_the_code_the_job_and_the_outcome() -> None:
         "cluster": "slurm",
         "nodes": "n1 n2",
         "code": "feed-d1",
-        "git_sha": "feed",
+        "mlflow.source.name": "python -m train.run",
+        "mlflow.source.type": "JOB",
         "mlflow.source.git.commit": "feed",
         "error": "",
         "outcome": '{"loss":1}',
     }
     assert (summary.status, summary.ended) == ("FINISHED", 5)
     assert identity_tags("s", "p", "k", "me")["mlflow.parentRunId"] == "p"
+
+
+def test_code_that_was_no_checkout_has_no_commit() -> None:
+    tags = run_summary(Facts("running"), "local", "no-commit-cbda6610", PLAIN).tags
+    assert "mlflow.source.git.commit" not in tags
+    assert (tags["code"], tags["mlflow.source.type"]) == ("no-commit-cbda6610", "LOCAL")
+
+
+def test_a_corpus_is_told_by_its_digest() -> None:
+    data = {"name": "code", "tokenizer": "bytes", "vocab_size": 257, "fingerprint": "b3a3b5dfd5b2"}
+    found = corpus({"data": data, "runtime": {"data_root": "/d"}}, PLAIN)
+    assert found is not None
+    assert found[:3] == ("code-bytes257", "b3a3b5dfd5b2", '{"uri": "/d/code-bytes257"}')
+    assert json.loads(found.profile)["vocab_size"] == 257
+    assert corpus({"data": {**data, "fingerprint": None}}, PLAIN) is None
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_everything_arrives_quietly_and_without_the_network(tmp_path: Path) -> N
     complete(made.run(0))
     made.run(1).metrics.write_text(record("train", 1, loss=math.nan, lr=math.inf, grad_norm=-math.inf))
     end_attempt(made.run(1), "failed", error="boom WANDB_API_KEY=hunter22")
+    made.run(1).attempt(1).stderr(0).write_text("boom WANDB_API_KEY=hunter22\n")
     report = tmp_path / "reports" / "iso"
     report.mkdir(parents=True)
     (report / "valleys.png").write_bytes(b"png")
@@ -90,7 +91,10 @@ def test_everything_arrives_quietly_and_without_the_network(tmp_path: Path) -> N
     assert ("w64 L2 s0", "FINISHED", 1_760_000_001_000, 1_760_000_900_000) in runs
     assert ("w64 L2 s1", "FAILED", 1_760_000_001_000, 1_760_000_900_000) in runs
     files = sorted(p.name for p in (tmp_path / "mlartifacts" / "iso").rglob("*") if p.is_file())
-    assert files == ["config.yaml", "config.yaml", "study.yaml", "valleys.png"]
+    assert files == ["config.yaml"] * 2 + ["outcome.json"] * 3 + ["stderr.txt", "study.yaml", "valleys.png"]
+    assert "boom WANDB_API_KEY=***" in next((tmp_path / "mlartifacts").rglob("stderr.txt")).read_text()
+    assert query(database, "select distinct name, digest from datasets") == [("code-bpe4096", "123456789012")]
+    assert query(database, "select count(*) from inputs") == [(2,)]
     assert b"hunter22" not in database.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mlartifacts", "mlflow.db", "reports", "runs"]
 

@@ -421,3 +421,31 @@ def test_a_study_of_the_earlier_names_gets_the_grouped_ones_too(tmp_path: Path) 
     assert set(expected(made)) <= set(store.rows())
     assert (first.name, second.name) == ("w64 L2 s0", "my best")
     assert first.params["model.width"] == "64.0"
+
+
+def test_a_run_has_its_outcome_what_it_printed_last_and_its_corpus(tmp_path: Path) -> None:
+    made, store = make_study(tmp_path / "runs" / "s", 1), FakeStore()
+    run = made.run(0)
+    start_run(run)
+    run.attempt(1).stdout(0).write_text("line\n" * 400_000)
+    one = syncer(made, store)
+    one.sync()
+    (found,) = [run for run in store.runs.values() if "point_key" in run.tags]
+    assert set(found.artifacts) == {"./config.yaml"}, "logs are sent when an attempt has ended"
+    end_attempt(run, "preempted")
+    one.sync()
+    assert len(found.artifacts["logs/attempt-1/stdout.txt"]) <= 1 << 20
+    assert found.artifacts["logs/attempt-1/stdout.txt"].startswith(b"line\n")
+    assert "./outcome.json" not in found.artifacts
+    start_run_again = run.attempt(2)
+    start_run_again.path.mkdir()
+    start_run_again.job.write_text(run.attempt(1).job.read_text())
+    start_run_again.stderr(0).write_text("warned")
+    run.outcome.write_text(json.dumps({"state": "completed", "step": 3, "tokens": 384}))
+    one.sync()
+    assert found.artifacts["logs/attempt-2/stderr.txt"] == b"warned"
+    assert json.loads(found.artifacts["./outcome.json"])["step"] == 3
+    assert {corpus.digest for corpus in found.datasets} == {"123456789012"}
+    calls = store.calls
+    one.sync()
+    assert store.calls == calls
