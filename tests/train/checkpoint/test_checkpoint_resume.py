@@ -176,7 +176,7 @@ def test_where_a_run_cannot_write_it_is_refused_at_once_by_the_path(
         (config.parent / place).touch()
     else:
         (config.parent / place).mkdir()
-    assert run.main(["--config", str(config)]) == run.FAILED
+    assert run.main(["--config", str(config)]) == run.REFUSED
     said = capsys.readouterr().err
     assert said.startswith(f"error: {config.parent / place}: ") and len(said.splitlines()) == 1
     assert not (config.parent / "outcome.json").exists()
