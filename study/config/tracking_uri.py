@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from study.storage.secrets import redactor
 
@@ -38,6 +38,18 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
+def moved(uri: str, then: Path, now: Path) -> str:
+    """Return the address of a study whose folder of studies was `then` and is `now`: its database moved with it.
+
+    It stays what it was where the database does not lie beside that folder, or still lies there alone.
+    """
+    database = sqlite_file(uri)
+    if database is None or then == now or not database.is_relative_to(then.parent):
+        return uri
+    here = now.parent / database.relative_to(then.parent)
+    return f"sqlite:///{here}" if here.exists() or not database.exists() else uri
+
+
 def is_server(uri: str) -> bool:
     """Return whether the address is an MLflow server's, which keeps artifacts by itself."""
     return uri.startswith(("http://", "https://"))
@@ -60,6 +72,11 @@ def artifact_root(uri: str, study: str, base: Path) -> str | None:
     database = sqlite_file(uri)
     folder = (database.parent if database else base).absolute() / "mlartifacts" / study
     return f"file://{quote(str(folder))}"
+
+
+def folder_of(location: str) -> Path | None:
+    """Return the folder of an artifact location on this machine; None for any other."""
+    return Path(unquote(location.removeprefix("file://"))) if location.startswith("file:///") else None
 
 
 def ui_command(uri: str, port: int = 5000) -> str:

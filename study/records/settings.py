@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from study.config.schema import ClusterConfig, RetryConfig, StudyConfig, TrackingConfig, plain
-from study.config.tracking_uri import resolve
+from study.config.tracking_uri import moved, resolve
 from study.records.points import absolute
 from study.storage.layout import StudyFolder
 from train.spec.from_mapping import read
@@ -50,6 +50,9 @@ def load_section(folder: StudyFolder, name: str) -> dict[str, Any]:
             f"{folder.study}: {name} is {str(section)[:60]!r}, not a section of keys and values: "
             "give the study's command again"
         )
+    then = (loaded.get("paths") or {}).get("runs") if isinstance(loaded, dict) and name == "tracking" else None
+    if then and section.get("uri"):
+        return section | {"uri": moved(str(section["uri"]), Path(str(then)), folder.path.absolute().parent)}
     return section
 
 

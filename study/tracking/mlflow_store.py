@@ -17,7 +17,7 @@ from study.storage.secrets import Redact
 from study.tracking import mlflow_view
 from study.tracking.mapping import Corpus
 from study.tracking.metrics_reader import Value
-from study.tracking.sqlite import create_database, tune
+from study.tracking.sqlite import create_database, move_artifacts, tune
 from study.tracking.store import Held, RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
 
 if TYPE_CHECKING:
@@ -92,7 +92,17 @@ class MlflowStore:
                 f"the experiment {name!r} was deleted in the store: bring it back with "
                 f"`mlflow experiments restore --experiment-id {found.experiment_id}`, or name the study otherwise"
             )
+        self._move_artifacts(str(found.experiment_id), str(found.artifact_location))
         return str(found.experiment_id)
+
+    def _move_artifacts(self, experiment: str, there: str) -> None:
+        """Correct where artifacts lie if database and artifacts were moved together: MLflow has absolute paths."""
+        database = address.sqlite_file(str(self._client.tracking_uri))
+        if database is None or self._artifacts is None or there == self._artifacts:
+            return
+        old, new = address.folder_of(there), address.folder_of(self._artifacts)
+        if old is not None and new is not None and new.is_dir() and not old.exists():
+            move_artifacts(database, experiment, there, self._artifacts)
 
     def describe(self, experiment: str, tags: Mapping[str, str]) -> None:
         """Set tags of an experiment that differ; a description that a person wrote stays."""

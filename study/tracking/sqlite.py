@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
@@ -136,3 +137,14 @@ def _sweep(path: Path) -> None:
                 left.unlink()
         except FileNotFoundError:
             continue
+
+
+def move_artifacts(database: Path, experiment: str, there: str, here: str) -> None:
+    """Replace the beginning of where the artifacts of an experiment and its runs lie, in one transaction."""
+    with contextlib.closing(sqlite3.connect(database, timeout=60)) as connection, connection:
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            connection.execute(
+                f"update {table} set {column} = ? || substr({column}, ?)"
+                f" where experiment_id = ? and substr({column}, 1, ?) = ?",
+                (here, len(there) + 1, experiment, len(there), there),
+            )

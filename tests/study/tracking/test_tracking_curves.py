@@ -69,3 +69,29 @@ def test_of_a_run_that_went_back_the_store_gives_the_path_that_it_took(database:
             connection.execute(f"update {table} set key = replace(key, '/', '_')")
     assert from_mlflow(f"sqlite:///{database}", "s") == [stored]
     assert stored.losses == ours.losses == {step * 128: step / 10 for step in (2, 4, 6, 8)}
+
+
+def test_a_project_that_was_moved_goes_on_in_its_own_database(database: Path, tmp_path: Path) -> None:
+    from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    study = StudyFolder(old / "runs" / "s")
+    study.path.parent.mkdir(parents=True)
+    run = study.run(finished(study, 0.1, "running"))
+    database.rename(old / "mlflow.db")
+    uri = f"sqlite:///{old}/mlflow.db"
+    study.study.write_text(f"tracking: {{enabled: true, uri: '{uri}'}}\npaths: {{runs: {old}/runs}}\n")
+    run.config.write_text("{}\n")
+    assert tracking(["sync", str(study.path)]) == 0
+    old.rename(new)
+    _artifact_repos_cache.clear()  # MLflow remembers in a process where a run's artifacts lay; this is another one
+    there = StudyFolder(new / "runs" / "s")
+    (new / "reports" / "s").mkdir(parents=True)
+    (new / "reports" / "s" / "report.html").write_text("<html>")
+    assert tracking(["sync", str(there.path)]) == 0
+    assert not old.exists()
+    assert [p.parent.name for p in new.rglob("report.html") if "mlartifacts" in p.parts] == ["report"]
+    with closing(sqlite3.connect(new / "mlflow.db")) as connection:
+        assert connection.execute("select count(*) from runs").fetchone() == (2,), "no run is there twice"
+        places = connection.execute("select artifact_uri from runs").fetchall()
+    assert all(place.startswith(f"file://{new}/mlartifacts/s/") for (place,) in places)

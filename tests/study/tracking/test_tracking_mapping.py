@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.config.tracking_uri import DEFAULT, artifact_root, identity, resolve, shown, ui_command
+from study.config.tracking_uri import DEFAULT, artifact_root, identity, moved, resolve, shown, ui_command
 from study.records.point import Point
 from study.status.states import ENDED, PointState
 from study.storage.secrets import redactor
@@ -144,6 +144,22 @@ def test_a_searchs_run_has_the_state_that_the_search_gives_it(state: str, verdic
     assert facts.state == shown
     expected = {"pending": "SCHEDULED", STOPPED: "KILLED", "failed": "FAILED", "completed": "FINISHED"}
     assert run_summary(facts, "local", "abc", PLAIN).status == expected.get(shown, "RUNNING")
+
+
+def test_a_moved_study_goes_on_in_its_new_place(tmp_path: Path) -> None:
+    old, new = tmp_path / "old" / "runs", tmp_path / "new" / "runs"
+    uri = f"sqlite:///{tmp_path}/old/mlflow.db"
+    here = f"sqlite:///{tmp_path}/new/mlflow.db"
+    assert moved(uri, old, old) == uri
+    assert moved(uri, old, new) == here, "the old one has gone"
+    old.parent.mkdir()
+    (old.parent / "mlflow.db").touch()
+    assert moved(uri, old, new) == uri, "only the runs were moved"
+    new.parent.mkdir()
+    (new.parent / "mlflow.db").touch()
+    assert moved(uri, old, new) == here, "a copy goes on by itself"
+    assert moved("sqlite:////elsewhere/mlflow.db", old, new) == "sqlite:////elsewhere/mlflow.db"
+    assert moved("http://h", old, new) == "http://h"
 
 
 def test_card_names_the_code_the_job_and_the_outcome() -> None:
