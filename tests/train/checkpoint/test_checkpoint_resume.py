@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path, tiny: RunConf
     other = tmp_path / "other"
     config = write_config(other, replace(tiny, optim=replace(tiny.optim, weight_decay=0.3)))
     shutil.copytree(folder / "checkpoints", other / "checkpoints")
-    out = finish(start(config), code=run.FAILED)
+    out = finish(start(config), code=run.REFUSED)
     assert "optim.weight_decay was 0.1, is 0.3" in out
     assert "Traceback" not in out
 

@@ -337,7 +337,7 @@ def test_a_branch_repeats_the_parents_steps_or_cools_it_down(tmp_path: Path, tin
     with pytest.raises(ValueError, match="steps 11 to 14, those before are its parent's"):
         provenance.rows_of(larger, 10, [], began)
     wider = replace(trunk, model=replace(tiny.model, width=24), schedule=replace(trunk.schedule, parent=str(parent)))
-    assert "model.width" in main(write_config(tmp_path / "wider", wider), code=run.FAILED)
+    assert "model.width" in main(write_config(tmp_path / "wider", wider), code=run.REFUSED)
 
 
 def test_moments_rounded_at_random_resume_bitwise(tmp_path: Path, tiny: RunConfig, main: Main) -> None:

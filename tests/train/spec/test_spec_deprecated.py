@@ -65,7 +65,7 @@ def test_an_old_run_says_so_and_ends_as_it_would_have(
     monkeypatch.setattr(StopFlag, "install", lambda self: None)
     old = changed(changed(tiny, OLD[0][0]), OLD[2][0])
     config = write_config(tmp_path / "run", old)
-    assert run.main(["--config", str(config)]) == run.FAILED
+    assert run.main(["--config", str(config)]) == run.REFUSED
     assert "error: model.norm_eps=0 is refused" in capsys.readouterr().err
     with monkeypatch.context() as earlier:
         earlier.setattr(deprecated, "complaints", lambda *_: [])
