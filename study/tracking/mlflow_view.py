@@ -47,7 +47,7 @@ MOST_RUNS = 100
 NAME, STATE = "attributes.`Run Name`", "tags.`state`"
 FIRST_COLUMNS = ("1", NAME, "runDateAndNestInfo")
 """What stands before all other columns, as the page calls it: the box to choose a run, its name, when it began."""
-NARROW, WIDE = 110, 190
+NARROW, WIDE = 128, 190
 """Widths of columns [pixels]."""
 
 
