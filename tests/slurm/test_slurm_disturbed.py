@@ -157,7 +157,8 @@ def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, 
 
 def test_time_limit_with_and_without_a_warning(start: Start, undisturbed: dict[str, float]) -> None:
     warned = start("warned", 4, "cluster.time_minutes=1")
-    stopped = start("stopped", 10, "cluster.time_minutes=1", "cluster.signal_seconds=0")
+    # 18 minutes of steps: however late a busy SLURM is to end it, it does not complete first.
+    stopped = start("stopped", 60, "cluster.time_minutes=1", "cluster.signal_seconds=0")
     by_hand = start("by_hand", 4, "cluster.time_minutes=1", "retry=never")
     assert by_hand.ended() == ("FAILED", "75:0"), "told in time, it saved a checkpoint and ended by itself"
     warned.speed_up()
