@@ -44,15 +44,18 @@ def flops_per_token(config: RunConfig) -> float:
 def flops_per_token_of(model: str, data: str) -> float:
     """Return the training FLOPs of a token by the JSON of the sections `model` and `data`."""
     said = json.loads(data)
-    shape = ModelConfig(**_values(filled(json.loads(model), ModelConfig)))
-    return float(counts.flops_per_token(shape, said["vocab_size"], said["sequence_length"]))
+    return float(counts.flops_per_token(_model(model), said["vocab_size"], said["sequence_length"]))
 
 
 @cache
 def matmul_params_of(model: str, data: str) -> int:
     """Return the weights that take part in matrix products by the JSON of the sections `model` and `data`."""
-    shape = ModelConfig(**_values(filled(json.loads(model), ModelConfig)))
-    return counts.params(shape, json.loads(data)["vocab_size"]).matmul
+    return counts.params(_model(model), json.loads(data)["vocab_size"]).matmul
+
+
+def _model(section: str) -> ModelConfig:
+    """Return the model by the JSON of its section."""
+    return ModelConfig(**_values(filled(json.loads(section), ModelConfig)))
 
 
 def run_config(config: Mapping[str, Any]) -> RunConfig:
