@@ -17,6 +17,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from analysis.inputs import recorded
+from analysis.text.colours import ramp
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,7 +154,7 @@ def figure(runs: Sequence[Run]) -> str:
         def draw(ax: Axes) -> Axes:
             style.frame(ax, "training tokens [tokens]", label)
             heights: list[float] = []
-            for run, colour in zip(runs, style.ramp(len(runs)), strict=True):
+            for run, colour in zip(runs, ramp(len(runs)), strict=True):
                 points = [
                     (tokens, value) for tokens, value in series(run) if isfinite(value) and (value > 0 or not log)
                 ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from analysis.text.colours import ramp
 from study.config.dotted import flat
 from study.records.point import Point
 from study.search.view import TrialState
@@ -52,8 +53,6 @@ _NAMED = frozenset(
     | {f"budget.{kind}" for kind in ("flops", "tokens", "tokens_per_param")}
 )
 """Overrides that a run's name has in other words, or that are what its parent is."""
-_COLOURS = ((68, 1, 84), (65, 68, 135), (42, 120, 142), (34, 168, 132), (122, 209, 81))
-"""A sequence that gets lighter evenly, and so is told apart without colour vision and in grey (viridis, to 0.8)."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,9 @@ def looks(point: Point, colours: Mapping[float, str]) -> dict[str, str]:
 
 
 def budget_colours(budgets: Iterable[float]) -> dict[float, str]:
-    """Return a colour for each budget of a study, dark for small ones to light for large ones."""
+    """Return a colour for each budget of a study, that of the report: dark for small ones, light for large ones."""
     found = sorted(set(budgets))
-    last = max(1, len(found) - 1)
-    return {budget: _colour(place / last) for place, budget in enumerate(found)}
+    return dict(zip(found, ramp(len(found)), strict=True))
 
 
 def params(config: Mapping[str, Any], redact: Redact) -> list[tuple[str, str]]:
@@ -207,14 +205,6 @@ def _source(code: str, program: str, executor: str) -> dict[str, str]:
 def _tags(tags: Mapping[str, str], redact: Redact) -> dict[str, str]:
     """Return the tags that say something."""
     return {name: _cut(redact(value), TAG_LENGTH) for name, value in tags.items() if value or name == "error"}
-
-
-def _colour(share: float) -> str:
-    """Return a colour of the sequence, 0 its beginning, 1 its end."""
-    at = share * (len(_COLOURS) - 1)
-    low = min(int(at), len(_COLOURS) - 2)
-    mixed = [a + (b - a) * (at - low) for a, b in zip(_COLOURS[low], _COLOURS[low + 1], strict=True)]
-    return "#" + "".join(f"{round(part):02x}" for part in mixed)
 
 
 def _named(override: str) -> str:

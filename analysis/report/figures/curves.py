@@ -10,6 +10,7 @@ from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.report.figures.data import Curve, budget_label
 from analysis.text import numbers
+from analysis.text.colours import ramp
 from analysis.values.study_result import Fit
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def draw(ax: Axes, curves: Sequence[Curve], loss_unit: str) -> Axes:
     """Draw one line a run, coloured by budget, a dot at its end; the first tenth of the fall may leave the axes."""
     style.frame(ax, "training tokens [tokens]", f"validation loss [{loss_unit}]")
     budgets = sorted({c.budget for c in curves if math.isfinite(c.budget)})
-    colours = dict(zip(budgets, style.ramp(len(budgets)), strict=True))
+    colours = dict(zip(budgets, ramp(len(budgets)), strict=True))
     named: set[float] = set()
     for c in sorted(curves, key=lambda curve: (curve.budget, curve.params)):
         colour = colours.get(c.budget, style.MUTED)

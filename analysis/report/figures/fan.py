@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.text import numbers
+from analysis.text.colours import ramp
 from analysis.values.blocks import Interval
 from analysis.values.study_result import Cut, Fit
 
@@ -48,7 +49,7 @@ def draw(ax: Axes, cuts: Sequence[Cut]) -> Axes:
     style.log_axis(ax.xaxis, 1.0, max(2.0, max(factors) * 1.1), numbers.factor)
     ax.axhline(0, color=style.INK, linewidth=1, zorder=1)
     errors = sorted(100 * e for cut in cuts for _, e in cut.runs)
-    for cut, colour in zip(cuts, style.ramp(len(cuts)), strict=True):
+    for cut, colour in zip(cuts, ramp(len(cuts)), strict=True):
         x, y = [c / cut.flops for c, _ in cut.runs], [100 * e for _, e in cut.runs]
         ax.plot(x, y, "o", ms=2.5, mfc=colour, mec="none", alpha=0.3, zorder=2)
         ax.plot(*zip(*_binned(x, y), strict=True), color=colour, linewidth=1.6, marker="o", ms=3.5, zorder=3,
@@ -69,7 +70,7 @@ def drift(ax: Axes, cuts: Sequence[Cut], whole: Interval | None) -> Axes:
     if whole is not None:
         ax.axhspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0, label="interval of the fit on all runs")
     ax.plot(flops, values, color=style.MUTED, linewidth=1, zorder=2, label="fitted up to a cut")
-    for cut, colour in zip(cuts, style.ramp(len(cuts)), strict=True):
+    for cut, colour in zip(cuts, ramp(len(cuts)), strict=True):
         assert cut.a is not None
         ax.plot(cut.flops, cut.a, "o", ms=6, mfc=colour, mec=style.PAPER, zorder=3)
     ends = [*values, *(whole or ())]

@@ -10,6 +10,7 @@ from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.report.figures.data import MOST_DOTS, Row, budget_label, dots, grouped
 from analysis.text import numbers
+from analysis.text.colours import ramp
 from analysis.values.study_result import Fit
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _scatter(ax: Axes, x: Sequence[float], y: Sequence[float], rows: Sequence[Ro
     """Draw points coloured by budget where runs have few distinct ones, else in one colour; with a key if `named`."""
     budgets = _coloured(rows)
     kept = dots(len(rows))
-    shown = dict(zip(budgets, style.ramp(len(budgets)), strict=True))
+    shown = dict(zip(budgets, ramp(len(budgets)), strict=True))
     for budget in [*budgets, None]:
         here = [i for i in kept if (rows[i].budget == budget if budget is not None else rows[i].budget not in shown)]
         if not here:

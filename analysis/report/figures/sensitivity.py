@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.text import numbers
+from analysis.text.colours import ramp
 from analysis.values.blocks import Interval
 from analysis.values.study_result import Choice, Fit
 
@@ -47,7 +48,7 @@ def draw(ax: Axes, lines: Sequence[Choice], whole: Interval | None) -> Axes:
     if whole is not None:
         ax.axvspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0, label="interval of the fit itself")
     groups = list(dict.fromkeys(line.choice for line in lines))
-    colours = dict(zip(groups, style.ramp(len(groups)), strict=True))
+    colours = dict(zip(groups, ramp(len(groups)), strict=True))
     places = list(range(len(lines)))[::-1]
     for place, line in zip(places, lines, strict=True):
         if line.low is not None and line.high is not None:

@@ -1,7 +1,6 @@
 """How all figures look: one palette, log ticks that read as numbers, and no global state.
 
-Colours are near the colour-blind-safe set of Okabe and Ito (2008). Budgets, which are ordered, take equal steps of
-lightness along one sequence, so that they stay apart in grey and for readers who do not tell red from green. Every
+Colours are near the colour-blind-safe set of Okabe and Ito (2008); those of budgets are analysis.text.colours. Every
 colour has a partner for a dark page (:func:`dark`): the report follows the reader's scheme.
 """
 
@@ -13,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from analysis.text import numbers
+from analysis.text.colours import DARK_RAMP, LIGHT_RAMP, mix
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -26,16 +26,6 @@ ORANGE = "#d9730d"
 GREEN = "#0f9d76"
 PINK = "#c4679b"
 _DARK = {MUTED: "#8d96a3", BLUE: "#4aa3de", ORANGE: "#f59a3c", GREEN: "#3fc79d", PINK: "#e08fbb"}
-_LIGHT_RAMP = (
-    "#150b51", "#1d1668", "#242280", "#2c2e98", "#4c37a3", "#6b40aa", "#97449b", "#ba4b89", "#d35a6d", "#e26f55",
-    "#e9863c", "#eaa028", "#e7b902",
-)  # fmt: skip
-"""CIE lightness 9 to 77 in equal steps, from near-black blue to amber: on white."""
-_DARK_RAMP = (
-    "#3a35c6", "#5841cc", "#784bce", "#9b53c9", "#be5cb2", "#db6890", "#e47f76", "#ea9562", "#efaa55", "#f2bf4a",
-    "#f7d069", "#fbe387", "#fdf5a5",
-)  # fmt: skip
-"""CIE lightness 33 to 96 in equal steps: the same on near-black."""
 _FINE, _NEAR = 240, 3
 """Places along the sequence that are tried for a colour's partner, and how near one has to be, of 255."""
 
@@ -63,24 +53,17 @@ def rc(scale: float = 1.0) -> dict[str, Any]:
     }
 
 
-def ramp(count: int) -> list[str]:
-    """Return so many ordered colours, from the smallest budget to the largest."""
-    if count <= 1:
-        return [_mix(_LIGHT_RAMP, 0.3)] * count
-    return [_mix(_LIGHT_RAMP, i / (count - 1)) for i in range(count)]
-
-
 @cache
 def dark(colour: str) -> str | None:
     """Return the partner of one of our colours on a dark page; None of any other colour.
 
-    >>> dark(BLUE), dark(ramp(5)[0]), dark("#123456")
+    >>> dark(BLUE), dark(LIGHT_RAMP[0]), dark("#123456")
     ('#4aa3de', '#3a35c6', None)
     """
     if colour in _DARK:
         return _DARK[colour]
-    place = min(range(_FINE + 1), key=lambda i: _distance(colour, _mix(_LIGHT_RAMP, i / _FINE)))
-    return _mix(_DARK_RAMP, place / _FINE) if _distance(colour, _mix(_LIGHT_RAMP, place / _FINE)) <= _NEAR else None
+    place = min(range(_FINE + 1), key=lambda i: _distance(colour, mix(LIGHT_RAMP, i / _FINE)))
+    return mix(DARK_RAMP, place / _FINE) if _distance(colour, mix(LIGHT_RAMP, place / _FINE)) <= _NEAR else None
 
 
 def _distance(a: str, b: str) -> int:
@@ -234,11 +217,3 @@ def spread(wanted: list[float], gap: float) -> list[float]:
 def parameters(value: object) -> str:
     """Write a tick of a parameter or token axis: 300k, 1M, 2.5B."""
     return numbers.count(value, 2)
-
-
-def _mix(stops: Sequence[str], share: float) -> str:
-    place = share * (len(stops) - 1)
-    low = min(int(place), len(stops) - 2)
-    a, b, t = stops[low], stops[low + 1], place - low
-    parts = [round(int(a[i : i + 2], 16) * (1 - t) + int(b[i : i + 2], 16) * t) for i in (1, 3, 5)]
-    return "#" + "".join(f"{part:02x}" for part in parts)

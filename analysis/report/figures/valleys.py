@@ -12,6 +12,7 @@ from analysis.report.figures.along import Along, along
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.report.figures.data import MOST_DOTS, Row, budget_label, dots
 from analysis.text import numbers
+from analysis.text.colours import ramp
 from analysis.values.blocks import Interval, Valley
 from analysis.values.study_result import Fit
 
@@ -91,12 +92,12 @@ def draw(ax: Axes, curves: Sequence[Curve], params_kind: str, loss_unit: str) ->
     style.log_axis(ax.xaxis, low, high * (high / low) ** room, style.parameters)
     ax.set_ylim(*_loss_limits(drawn))
     faint = len(drawn) > MOST_LABELS
-    for curve, colour in zip(drawn, style.ramp(len(drawn)), strict=True):
+    for curve, colour in zip(drawn, ramp(len(drawn)), strict=True):
         _draw_curve(ax, curve, colour, 0.35 if faint and not curve.kept else 1.0, max(MOST_DOTS // len(drawn), 1))
     minima = [c.minimum for c in drawn if c.minimum is not None]
     if len(minima) > 1:
         ax.plot(*zip(*minima, strict=True), color=style.MUTED, linestyle=(0, (1, 2)), linewidth=1.2, zorder=3)
-    _label(ax, drawn, style.ramp(len(drawn)))
+    _label(ax, drawn, ramp(len(drawn)))
     _key(ax, drawn)
     return ax
 

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from analysis.report.figures import canvas, style
+from analysis.text.colours import ramp
 
 Array = NDArray[np.float64]
 COUNTS = range(3, 13)
@@ -79,7 +80,7 @@ def test_the_difference_is_that_of_the_published_pairs(
 
 
 def schemes(count: int) -> tuple[list[str], list[str]]:
-    light = style.ramp(count)
+    light = ramp(count)
     return light, [partner for colour in light if (partner := style.dark(colour)) is not None]
 
 
@@ -108,7 +109,7 @@ def test_every_line_stands_out_from_its_page() -> None:
 
 
 def test_a_dark_page_sets_the_colours_of_its_figures_anew() -> None:
-    colours = style.ramp(50)
+    colours = ramp(50)
     assert None not in [style.dark(colour) for colour in colours]
     assert style.dark("#00ff00") is None
     page = " ".join(f"var(--c{colour[1:]}, {colour})" for colour in (style.BLUE, colours[0], style.BLUE))
