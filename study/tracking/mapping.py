@@ -20,6 +20,8 @@ from study.status.states import ENDED, PointState
 from study.storage.secrets import Redact
 from study.text import scientific
 from study.tracking.facts import Facts
+from train.spec.config import DataConfig
+from train.spec.manifest import folder
 
 STATUS: Mapping[str, str] = {
     PointState.COMPLETED: "FINISHED",
@@ -255,7 +257,8 @@ def corpus(config: Mapping[str, Any], redact: Redact) -> Corpus | None:
     data, root = config.get("data") or {}, str((config.get("runtime") or {}).get("data_root") or "data")
     if not data.get("fingerprint"):
         return None
-    named = f"{data.get('name')}-{data.get('tokenizer')}{data.get('vocab_size')}"
+    named = {key: data[key] for key in ("name", "tokenizer", "vocab_size") if key in data}
+    place = folder(DataConfig(**named), root)
     told = {name: data.get(name) for name in ("tokenizer", "vocab_size", "validation_fraction", "sequence_length")}
-    source = json.dumps({"uri": f"{root}/{named}", **({"of": data["source"]} if data.get("source") else {})})
-    return Corpus(named, str(data["fingerprint"]), redact(source), json.dumps(told))
+    source = json.dumps({"uri": str(place), **({"of": data["source"]} if data.get("source") else {})})
+    return Corpus(place.name, str(data["fingerprint"]), redact(source), json.dumps(told))
