@@ -37,6 +37,19 @@ def test_losses_are_those_of_the_cpu(
     assert read_outcome(folder)["device"].startswith("cuda")
 
 
+def test_a_run_tells_how_busy_its_gpu_was(tmp_path: Path, tiny: RunConfig, on_cpu: list[float]) -> None:
+    config = write_config(tmp_path / "run", with_runtime(tiny, device="cuda", system_seconds=1e-9))
+    finish(start(config))
+    assert losses(config.parent) == pytest.approx(on_cpu, abs=2e-4)
+    found = [r["metrics"] for r in records(config.parent) if r["kind"] == "system"]
+    assert found
+    for sample in found:
+        assert 0 <= sample["gpu_0_utilization_percentage"] <= 100
+        assert 0 < sample["gpu_0_memory_usage_percentage"] < 100
+        assert sample["gpu_0_memory_usage_megabytes"] > 100
+        assert "gpu_1_utilization_percentage" not in sample
+
+
 def test_killed_and_resumed(tmp_path: Path, tiny: RunConfig, on_cpu: list[float]) -> None:
     folder = tmp_path / "killed"
     config = write_config(folder, with_runtime(tiny, device="cuda", checkpoint_seconds=0.0))

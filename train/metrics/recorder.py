@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from train.metrics.file import ROLLBACK, MetricsFile, Rollback
+from train.metrics.system import system_metrics
 from train.metrics.throughput import devices, peak_memory, rates
 from train.metrics.timers import Times
 from train.metrics.validation import Validation
@@ -46,6 +47,7 @@ class Recorder:
     def __init__(self, config: RunConfig, folder: Path, world: World, device: torch.device) -> None:
         self._config, self._path, self._world, self._device = config, folder / "metrics.jsonl", world, device
         self._file = MetricsFile(self._path) if world.writes else None
+        self._system = system_metrics(config.runtime.system_seconds, world, device)
         self._noted: int | None = None
         self._speed = Speed()
         self._per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
@@ -130,6 +132,8 @@ class Recorder:
         }
         values |= {"skipped_steps": float(skipped)} if skipped else {}
         self.event("train", stamp.step, stamp.tokens, values)
+        if sample := self._system.due():
+            self.event("system", stamp.step, stamp.tokens, sample)
         config = self._config
         if self._speed.print_due(stamp.tokens == config.budget.tokens):
             say(line(stamp.step, stamp.tokens, config, loss, stamp.lr, rate))

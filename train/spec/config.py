@@ -335,10 +335,9 @@ class RuntimeConfig:
         600.0, "several ranks: if one makes no progress for this long, all write their stacks and the run fails [s]"
     )
     start_seconds: float = key(1800.0, "the same until the first step is done: rendezvous, reading, compiling [s]")
-    deterministic: bool = key(
-        False, "bitwise reproducible on one device and across restarts; other operations raise an error"
-    )
+    deterministic: bool = key(False, "bitwise reproducible on one device and across restarts; other operations fail")
     measure_peak: bool = key(False, "measure the device's matmul rate at the start, for mfu_measured")
+    system_seconds: float = key(10.0, "shortest time between samples of CPU, memory and GPUs [s]; 0: none", former=10.0)
 
 
 @dataclass(frozen=True)

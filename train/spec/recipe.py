@@ -84,6 +84,7 @@ def check_running(config: RunConfig) -> None:
     for name, value in (
         ("runtime.checkpoint_seconds", runtime.checkpoint_seconds),
         ("runtime.prefetch_batches", runtime.prefetch_batches),
+        ("runtime.system_seconds", runtime.system_seconds),
         ("eval.by_position", evaluation.by_position),
     ):
         if value is not None and value < 0:

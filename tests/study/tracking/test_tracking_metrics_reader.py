@@ -22,13 +22,18 @@ def values(path: Path, start: Position | None = None) -> tuple[list[Value], Posi
 
 def test_names_steps_and_milliseconds(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text(record("train", 3, loss=2.5) + record("validation", 3, **{"bits per/byte+": 1.5}))
+    path.write_text(
+        record("train", 3, loss=2.5)
+        + record("validation", 3, **{"bits per/byte+": 1.5})
+        + record("system", 3, gpu_0_utilization_percentage=93.0)
+    )
     stamp = round((T0 + 3 / 8) * 1000)
     found, _ = values(path)
     assert found == [
         Value("train/loss", 2.5, stamp, 3),
         Value("tokens", 384.0, stamp, 3),
         Value("validation/bits per/byte_", 1.5, stamp, 3),
+        Value("system/gpu_0_utilization_percentage", 93.0, stamp, 3),
     ]
 
 

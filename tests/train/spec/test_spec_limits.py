@@ -62,6 +62,7 @@ LIMITS: list[tuple[str, Any, Any, str]] = [
     ("runtime.timeout_seconds", TINY, 0.0, POSITIVE),
     ("runtime.start_seconds", TINY, 0.0, POSITIVE),
     ("runtime.checkpoint_seconds", 0.0, -TINY, NOT_NEGATIVE),
+    ("runtime.system_seconds", 0.0, -TINY, NOT_NEGATIVE),
     ("runtime.prefetch_batches", 0, -1, NOT_NEGATIVE),
     ("eval.sequences", 1, 0, POSITIVE),
     ("parallel.zero", 3, 4, "choose 1, 2 or 3"),
