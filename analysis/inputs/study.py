@@ -67,8 +67,7 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_uni
     A study that was removed and run again under its name is another study in the same experiment: the latest counts.
     Raises ValueError where the store cannot be read or has no such experiment.
     """
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
+    from analysis.inputs.tracking_store import in_words, refusal
 
     # MLflow's own patience with a server that is away, several minutes without a word, is for jobs, not for people.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -76,6 +75,12 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_uni
     file = Path(uri.removeprefix("sqlite:///"))
     if uri.startswith("sqlite:///") and not file.exists():  # MLflow would make an empty one
         raise ValueError(f"uri={uri}: there is no database {file}; give uri=sqlite:///FILE or uri=http://HOST:PORT")
+    if why := refusal(uri, key="uri", write=False):
+        raise ValueError(f"runs=mlflow:{experiment}: {shown} cannot be read: {_without_password(why)}")
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+    from sqlalchemy.exc import SQLAlchemyError
+
     try:
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(experiment)
@@ -83,9 +88,9 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_uni
             raise ValueError(f"runs=mlflow:{experiment}: {shown} has no such experiment; see mlflow experiments search")
         studies = _search(client, found.experiment_id, "study")
         runs = _search(client, found.experiment_id, "run")
-    except MlflowException as error:
-        first = _without_password(str(error).strip().splitlines()[0])[:300]
-        raise ValueError(f"runs=mlflow:{experiment}: {shown} cannot be read: {first}") from None
+    except (MlflowException, SQLAlchemyError, ModuleNotFoundError) as error:
+        said = _without_password(in_words(str(error), uri, key="uri"))
+        raise ValueError(f"runs=mlflow:{experiment}: {shown} cannot be read: {said}") from None
     latest = max(studies, key=lambda run: run.info.start_time or 0, default=None)
     if latest is not None and latest.data.tags.get("study_id"):
         runs = [run for run in runs if run.data.tags.get("study_id") == latest.data.tags["study_id"]]

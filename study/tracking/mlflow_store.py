@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from analysis.inputs.tracking_store import in_words, refusal
 from study.config import tracking_uri as address
 from study.storage.secrets import Redact
 from study.tracking import mlflow_view
@@ -42,8 +43,10 @@ def connect(uri: str, study: str, base: Path, redact: Redact) -> MlflowStore:
     """Return the store at an absolute address; a missing SQLite database is created, whole or not at all.
 
     Changes this process: environment variables that MLflow reads, log levels, the garbage collector's thresholds.
-    Raises StoreAwayError where the store cannot be opened.
+    Raises StoreAwayError where the store cannot be opened, ValueError where its database's driver is not installed.
     """
+    if why := refusal(uri):  # asked in time: MLflow would try the same for a minute and a half
+        raise StoreAwayError(redact(why))
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
@@ -62,8 +65,13 @@ def connect(uri: str, study: str, base: Path, redact: Redact) -> MlflowStore:
         if not address.is_server(uri):
             tune()
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    except (OSError, _mlflow_error()) as error:
-        raise StoreAwayError(redact(str(error))) from None
+    except ModuleNotFoundError as error:
+        raise ValueError(f"tracking.uri={address.shown(uri)}: {in_words(str(error), uri)}") from None
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise StoreAwayError(place + redact(in_words(error.strerror or str(error), uri))) from None
+    except _errors() as error:
+        raise StoreAwayError(redact(in_words(str(error), uri))) from None
     gc.collect()
     gc.freeze()
     return MlflowStore(client, artifacts, redact)
@@ -214,6 +222,7 @@ class MlflowStore:
         """Call MLflow and turn its errors into the three that a syncer can act on."""
         from mlflow.exceptions import MlflowException
 
+        uri = str(self._client.tracking_uri)
         try:
             return call()
         except MlflowException as error:
@@ -223,9 +232,9 @@ class MlflowStore:
                 raise RunGoneError(text) from None
             if code in _REFUSED:
                 raise RunRefusedError(text) from None
-            raise StoreAwayError(text) from None
+            raise StoreAwayError(in_words(text, uri)) from None
         except OSError as error:  # requests' errors are OSErrors too
-            raise StoreAwayError(self._redact(str(error))) from None
+            raise StoreAwayError(in_words(self._redact(str(error)), uri)) from None
 
 
 def _tracked(run: Run) -> TrackedRun:
@@ -233,9 +242,9 @@ def _tracked(run: Run) -> TrackedRun:
     return TrackedRun(info.run_id, run.data.tags.get("point_key", ""), info.start_time or 0, info.run_name or "")
 
 
-def _mlflow_error() -> type[Exception]:
-    """Return MLflow's exception; named late, because importing it imports mlflow."""
+def _errors() -> tuple[type[Exception], ...]:
+    """Return what MLflow raises, its database's errors among them; named late, because importing it imports mlflow."""
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
-    kind: Any = MlflowException
-    return kind  # type: ignore[no-any-return]
+    return (MlflowException, SQLAlchemyError)
