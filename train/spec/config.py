@@ -310,7 +310,9 @@ class MemoryConfig:
 class CompileConfig:
     """torch.compile and CUDA graphs. Not part of a point's key: the arithmetic is the same up to its order."""
 
-    blocks: bool | None = key(None, "compile every block, as one shared graph; null: on a GPU, but for short runs")
+    blocks: bool | None = key(
+        None, "compile every block, as one shared graph; null: on a GPU, if the run is long and the model wide enough"
+    )
     cache: str | None = key(
         None, "folder of compiled code shared by jobs; null: TORCHINDUCTOR_CACHE_DIR, else one in your cache folder"
     )

@@ -13,6 +13,7 @@ from train.spec.config import (
     BudgetConfig,
     CompileConfig,
     DataConfig,
+    MemoryConfig,
     ModelConfig,
     ParallelConfig,
     PrecisionConfig,
@@ -25,8 +26,8 @@ from train.spec.resolve import resolve
 H200 = Gpu("NVIDIA H200", (9, 0))
 
 
-def run(flops: float = 1e16, **changes: Any) -> RunConfig:
-    model, data = ModelConfig(width=384, layers=6, head_dim=64), DataConfig(vocab_size=8192, sequence_length=512)
+def run(flops: float = 1e16, width: int = 512, **changes: Any) -> RunConfig:
+    model, data = ModelConfig(width=width, layers=6, head_dim=64), DataConfig(vocab_size=8192, sequence_length=512)
     return resolve(RunConfig(model, data, BatchConfig(tokens=40_960), budget=BudgetConfig(flops=flops), **changes))
 
 
@@ -44,6 +45,12 @@ UNCOMPILED: dict[str, Any] = {"compile": CompileConfig(blocks=False)}
         (run(0.9 * SHORTEST), H200, 1, False),
         (run(1.1 * SHORTEST), H200, 1, True),
         (run(1.1 * SHORTEST), H200, 2, False),
+        (run(**BF16), H200, 1, True),
+        (run(width=384, **BF16), H200, 1, False),
+        (run(width=384), H200, 1, True),
+        (run(width=384, **BF16), H200, 2, True),
+        (run(width=384, **BF16, compile=CompileConfig(step_graph=False)), H200, 1, True),
+        (run(width=384, **BF16, memory=MemoryConfig(checkpointing="full")), H200, 1, True),
         (run(runtime=RuntimeConfig(deterministic=True)), H200, 1, False),
         (run(parallel=ParallelConfig(pp=2, pp_schedule="zb1p", zero=2)), H200, 2, False),
         (run(parallel=ParallelConfig(dp_shard=None, dp_replicate=1)), H200, 4, True),
@@ -79,6 +86,8 @@ def test_nobody_trains_slowly_without_being_told_the_key() -> None:
 
 def test_what_cannot_be_helped_or_hardly_matters_is_not_mentioned() -> None:
     assert told(run(0.9 * SHORTEST)) is None
+    assert told(run(width=384, **BF16)) is None, "our kernels in one CUDA graph are as fast"
+    assert told(run(width=384, **BF16, **UNCOMPILED)) is None
     old = told(run(), Gpu("Tesla V100", (7, 0)))
     assert old is None, "it has no bf16, and blocks are compiled"
 
