@@ -83,16 +83,17 @@ def is_short(config: RunConfig, ranks: int = 1) -> bool:
 
 def _why_not(config: RunConfig, gpu: Gpu, ranks: int) -> str | None:
     """Return why blocks are not compiled, None: they are."""
-    if gpu.obstacle is not None:
-        return gpu.obstacle
-    if gpu.capability < OLDEST:
-        return f"torch.compile has no code for compute capability {gpu.capability[0]}.{gpu.capability[1]}"
-    if config.runtime.deterministic:
-        return "runtime.deterministic=true asks for the same kernels every time"
-    if is_short(config, ranks):
-        return "the run is too short"
-    if _is_graphed(config, ranks):
-        return "the step is one CUDA graph of our kernels"
+    capability = ".".join(str(part) for part in gpu.capability)
+    reasons = (
+        (gpu.obstacle is not None, gpu.obstacle),
+        (gpu.capability < OLDEST, f"torch.compile has no code for compute capability {capability}"),
+        (config.runtime.deterministic, "runtime.deterministic=true asks for the same kernels every time"),
+        (is_short(config, ranks), "the run is too short"),
+        (_is_graphed(config, ranks), "the step is one CUDA graph of our kernels"),
+    )
+    found = next((reason for holds, reason in reasons if holds), None)
+    if found is not None:
+        return found
     try:
         mesh.check(_with_blocks(config, True), ranks, saves=False, begun=True)
     except ValueError as error:
