@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from study.records.metric_names import DERIVED, LOG_FLOPS, TOKENS
@@ -56,17 +57,18 @@ class Shipper:
         Sending the same again changes nothing in the store, so a state that was lost costs time only. But a record that
         was cut from its file and written again has another time, and would be another value: where it is not certain
         (`sure`) that `before` is all that was sent, the store is asked how far it was brought. State and outcome go
-        last: who sees a run completed sees all its metrics. Parameters go with them, so that the calls before carry as
-        many values as a call takes: every call is several transactions. `totals` of the run are asked for, and go,
-        whenever its state or outcome does.
+        last: who sees a run completed sees all its metrics. Parameters go with values as far as a call takes both:
+        every call is several transactions. `totals` of the run are asked for, and go, whenever its state or outcome
+        does.
         """
         state, batch, position = before, list[Value](), before.position
         held = _Held(self._store, before.id)
         settings = [] if before.params else params(point.raw, self._redact)
-        settings = settings if sure or not settings else held.without(settings)
+        chunks = _chunks(settings if sure or not settings else held.without(settings)) or [[]]
         for record in records(run.metrics, before.position, flops_per_token=_flops_per_token(point)):
-            if batch and len(batch) + len(record.values) > ENTITIES:
-                yield (state := self._send(state, batch, position))
+            *early, _ = chunks
+            if batch and len(batch) + len(record.values) + len(early[0] if early else ()) > ENTITIES:
+                yield (state := self._send(state, batch, position, chunks.pop(0) if early else []))
                 batch = []
             batch += record.values if sure else held.new(record)
             position = record.position
@@ -74,10 +76,11 @@ class Shipper:
         tags = summary.tags if summary.digest() != before.sent else {}
         found = totals() if tags else before.totals
         last = _values(found, before.totals, facts, position) if tags else []
-        if len(batch) + len(last) + len(settings) + len(tags) > ENTITIES:
-            yield (state := self._send(state, batch, position))
-            batch = []
-        state = replace(self._send(state, batch + last, position, settings, tags), params=True, totals=found)
+        if len(chunks) > 1 or len(batch) + len(last) + len(chunks[-1]) + len(tags) > ENTITIES:
+            *early, settings = chunks
+            yield (state := self._send(state, batch, position, list(chain.from_iterable(early))))
+            batch, chunks = [], [settings]
+        state = replace(self._send(state, batch + last, position, chunks[-1], tags), params=True, totals=found)
         if tags:
             self._store.status(state.id, summary.status, facts.ended)
         new = not state.config and run.config.exists()

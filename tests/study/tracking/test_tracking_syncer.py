@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from study.records.metric_names import DERIVED
 from study.storage.secrets import redactor
 from study.tracking.all_sent import is_all_sent
-from study.tracking.store import StoreAwayError
+from study.tracking.metrics_reader import Value
+from study.tracking.store import ENTITIES, PARAMS, StoreAwayError
 from study.tracking.syncer import Synced, Syncer
 from study.watch.sync_process import SyncProcess
 from tests.study.support.fake_store import FakeRun, FakeStore, Killed
@@ -26,6 +28,9 @@ from tests.study.support.made import (
     rolled_back,
     start_run,
 )
+
+Params = Sequence[tuple[str, str]]
+Tags = Mapping[str, str] | None
 
 
 def syncer(made: Made, store: FakeStore, name: str = "http://h", report: Path | None = None) -> Syncer:
@@ -78,6 +83,30 @@ def test_a_second_sync_writes_nothing(tmp_path: Path) -> None:
     assert made.folder.tracking.stat().st_mtime_ns == stamp
     assert syncer(made, store).sync().calls == 0
     assert store.calls == before + 1  # a new process looks whether the study's own run is there
+
+
+def test_a_call_carries_parameters_and_as_many_values_as_it_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call is several transactions: a thousand values and the parameters of a run are two of them."""
+    made, store = make_study(tmp_path / "runs" / "s", 1), FakeStore()
+    start_run(made.run(0))
+    append(made.run(0), 1, 210)
+    complete(made.run(0))
+    sizes, log = [], store.log
+
+    def counted(run: str, values: Sequence[Value], params: Params = (), tags: Tags = None) -> None:
+        if "point_key" in store.runs[run].tags:
+            sizes.append((len(values), len(params)))
+        log(run, values, params, tags)
+
+    monkeypatch.setattr(store, "log", counted)
+    syncer(made, store).sync()
+    (first, among), (second, rest) = sizes
+    assert among == PARAMS
+    assert 0 < rest < PARAMS
+    assert ENTITIES - 5 <= first + among <= ENTITIES
+    assert first + second >= len(expected(made))
 
 
 def test_whether_all_is_sent_is_known_without_asking_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
