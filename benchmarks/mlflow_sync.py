@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.side:
         _serve(_SIDES[options.side](Path(options.folder), options.values))
         return 0
+    options.load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         sides = [Side(name, Path(scratch) / name, options.values) for name in ("mlflow", "study")]
         for first in range(0, options.runs, SLICE):
@@ -185,7 +187,8 @@ def _table(rates: Mapping[str, float], options: argparse.Namespace) -> str:
     return "\n".join(
         [
             f"{options.runs} runs x {options.values} metric values into SQLite, wall time, in turns of {SLICE} runs",
-            f"Python {platform.python_version()}, mlflow {version('mlflow')}, {os.cpu_count()} cores",
+            f"{date.today()}, {os.cpu_count()} cores (load before the run: {options.load:.1f}), "
+            f"Python {platform.python_version()}, mlflow {version('mlflow')}",
             "",
             f"{'':38}{'values/s':>10}",
             f"{'MLflow create_run + log_batch(1000)':<38}{rates['mlflow']:>10,.0f}",
