@@ -31,8 +31,8 @@ class CompareModule(ModuleType):
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
+    from analysis.text.start import start
 
-    sys.exit(guarded(main, "analysis.compare"))
+    sys.exit(start(main, "analysis.compare"))
 else:
     sys.modules[__name__].__class__ = CompareModule

@@ -135,8 +135,8 @@ class FitModule(ModuleType):
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
+    from analysis.text.start import start
 
-    sys.exit(guarded(main, "analysis.fit"))
+    sys.exit(start(main, "analysis.fit"))
 else:
     sys.modules[__name__].__class__ = FitModule

@@ -273,3 +273,12 @@ class StudyFit:
         from analysis.report.figures.data import as_rows
 
         return as_rows(self.runs)
+
+
+if __name__ == "__main__":
+    from train.spec.interrupts import no_command
+
+    no_command(
+        "analysis.notebook",
+        "in Python, analysis.load(...) and analysis.fit(...); in a shell, python -m analysis.fit runs=...",
+    )

@@ -230,6 +230,6 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
+    from analysis.text.start import start
 
-    sys.exit(guarded(main, "analysis.plan"))
+    sys.exit(start(main, "analysis.plan"))

@@ -200,6 +200,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
+    from analysis.text.start import start
 
-    sys.exit(guarded(main, "analysis.precision"))
+    sys.exit(start(main, "analysis.precision"))

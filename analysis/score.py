@@ -159,4 +159,6 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from analysis.text.start import start
+
+    sys.exit(start(main, "analysis.score"))

@@ -31,6 +31,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
+    from analysis.text.start import start
 
-    sys.exit(guarded(lambda: main(sys.argv[1:]), "analysis.summary"))
+    sys.exit(start(lambda: main(sys.argv[1:]), "analysis.summary"))

@@ -101,16 +101,9 @@ def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:
 
 
 def _points(folder: StudyFolder) -> pd.DataFrame:
-    from study.reconcile.services import Services
-    from study.reconcile.step import step
-    from study.reconcile.triggers import Look
-    from study.status.observer import Observer
+    from study.reconcile.looked import looked
 
-    observer = Observer(folder)
-    observer.refresh()
-    services = Services(report=lambda text: print(text, file=sys.stderr))
-    statuses = step(folder, services, Look(observer, observer.statuses())).statuses
-    return frame([status.as_json() for status in statuses])
+    return frame([status.as_json() for status in looked(folder).statuses])
 
 
 def _trials(folder: StudyFolder) -> pd.DataFrame:
@@ -178,3 +171,12 @@ def _run(given: Sequence[str], show: Callable[[str], object] | None) -> str:
     if code > 1 or code < 0:
         raise RuntimeError(f"python -m study.sweep {' '.join(given)} ended with {code}:\n{output[-2000:]}")
     return output
+
+
+if __name__ == "__main__":
+    from train.spec.interrupts import no_command
+
+    no_command(
+        "study.notebook",
+        "in Python, study.submit(...) and study.points(...); in a shell, python -m study.sweep and python -m study",
+    )

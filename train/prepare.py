@@ -21,6 +21,10 @@ from train.spec.manifest import Kind, Manifest, folder, read_manifest
 _LINE_SECONDS = 0.1
 _LOG_SECONDS = 30.0
 _KINDS_SHOWN = 20
+NAMELESS = (
+    "name what is to be prepared: --config FILE (conf/data/bytes.yaml is the text that every machine has), or "
+    "--set data.source=/folder data.name=NAME"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     1: a file is not what its manifest says (--verify), or the system did not let it be read or written.
     """
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(words)
+    if not words:
+        _parser().print_help()
+        print(f"train.prepare: {NAMELESS}", file=sys.stderr)
+        return WRONG
     display = Display(sys.stderr)
     try:
         config, root = configured(options.config, options.set or [], options.root)

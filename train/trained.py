@@ -176,3 +176,9 @@ def _drawn(logits: Tensor, temperature: float, top_k: int | None, generator: tor
         lowest = logits.topk(top_k).values[-1]
         logits = logits.masked_fill(logits < lowest, -torch.inf)
     return int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator))
+
+
+if __name__ == "__main__":
+    from train.spec.interrupts import no_command
+
+    no_command("train.trained", "in Python, train.load_checkpoint('runs/STUDY/KEY') loads a trained model")

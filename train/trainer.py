@@ -347,3 +347,12 @@ class Trainer:
         self.profiler.close()
         self.recorder.close()
         self.liveness.close()
+
+
+if __name__ == "__main__":
+    from train.spec.interrupts import no_command
+
+    no_command(
+        "train.trainer",
+        "python -m train.run --config runs/STUDY/KEY/config.yaml trains one run, python -m study.sweep a study",
+    )

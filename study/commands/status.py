@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
 
 from study import text as terminal
 from study.commands import add_json, add_study, emit
-from study.reconcile.services import Services
-from study.reconcile.step import step
-from study.reconcile.triggers import Look
+from study.reconcile.looked import looked
 from study.records import ledger
 from study.records.point import Point
 from study.records.settings import find_study, reference
 from study.status import cost, overview
-from study.status.observer import Observer
 from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
 from study.text import recognised
@@ -42,10 +38,8 @@ def run(options: argparse.Namespace) -> int:
     folder = find_study(options.study, options.runs)
     if folder.search.exists():
         return _search(folder, options.json)
-    observer = Observer(folder)
-    observer.refresh()
-    services = Services(report=lambda text: print(text, file=sys.stderr))
-    statuses, points = step(folder, services, Look(observer, observer.statuses())).statuses, observer.points
+    seen = looked(folder)
+    statuses, points = seen.statuses, seen.points
     if options.json:
         emit("status", folder, as_json(folder, statuses, points), compact=True)
     else:

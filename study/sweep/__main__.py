@@ -112,6 +112,8 @@ def _hydra(arguments: Arguments) -> int:
             return _show(arguments)
         if not arguments.has(*HYDRAS_OWN, "--cfg", "-c"):
             _check_lists(arguments)
+            for line in repeated(arguments.overrides):
+                print(f"study.sweep: {line}", file=sys.stderr)
             options = [o for o in arguments.options if o not in ("-m", "--multirun", "--run", "-r")]
             return _drive(["--multirun", *options, *arguments.overrides], _never)
         return _drive([*arguments.options, *arguments.overrides], _never)
@@ -131,6 +133,20 @@ def _check_lists(arguments: Arguments) -> None:
                 f"{line} stands for several values: add -m to make one point of each"
                 + (f", or write '{key}=[{value}]' for one value that is a list" if "," in value else "")
             )
+
+
+def repeated(overrides: Sequence[str]) -> list[str]:
+    """Return a line for each key that is given again with another value: the last counts, as Hydra has it. Pure."""
+    said: dict[str, str] = {}
+    lines = []
+    for word in overrides:
+        key, equals, _ = word.partition("=")
+        key = key.lstrip("+")
+        if equals and key in said and said[key] != word:
+            lines.append(f"{key} is given twice: {word} counts, {said[key]} does not")
+        if equals:
+            said[key] = word
+    return lines
 
 
 def _show(arguments: Arguments) -> int:

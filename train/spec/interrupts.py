@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells give it: 128 + SIGINT."""
@@ -59,6 +59,12 @@ def guarded(main: Callable[[], int], command: str) -> int:
         code = INTERRUPTED
         _finish()
     return code
+
+
+def no_command(module: str, instead: str) -> NoReturn:
+    """End `python -m MODULE` of a module that is none with a line that says what to type."""
+    print(f"{module} is no command: {instead}", file=sys.stderr)
+    raise SystemExit(WRONG)
 
 
 def _finish() -> None:

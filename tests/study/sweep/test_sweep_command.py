@@ -22,7 +22,7 @@ from study.reconcile.triggers import Submit
 from study.records import corpus
 from study.records.points import load_points
 from study.storage.layout import StudyFolder
-from study.sweep.__main__ import main, split
+from study.sweep.__main__ import main, repeated, split
 from study.sweep.help import HEAD
 from tests.environment import python_path
 from tests.study.support.stand_ins import stand_in
@@ -542,3 +542,11 @@ def test_the_precision_study_makes_its_runs_side_by_side(here: Path, capsys: pyt
     assert re.findall(r"precision=(\w+) ", capsys.readouterr().out) == ["fp32", "bf16", "fp16", "fp8"]
     assert main(["study=precision", "dry_run=true", "-m", "precision=bf16,fp8_rowwise"]) == 0
     assert re.findall(r"precision=(\w+) ", capsys.readouterr().out) == ["bf16", "fp8_rowwise"], "others on request"
+
+
+def test_a_key_that_is_given_twice_is_said_with_what_counts() -> None:
+    words = ["model=tiny", "model.width=64", "seed=1", "model.width=64", "+model.width=96", "model=small", "-m"]
+    assert repeated(words) == [
+        "model.width is given twice: +model.width=96 counts, model.width=64 does not",
+        "model is given twice: model=small counts, model=tiny does not",
+    ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from train.spec import interrupts
-from train.spec.interrupts import INTERRUPTED, guarded
+from train.spec.interrupts import INTERRUPTED, WRONG, guarded, no_command
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +56,10 @@ def test_an_error_is_none_of_ctrl_c() -> None:
 
     with pytest.raises(RuntimeError, match="wrong"):
         guarded(wrong, "tool")
+
+
+def test_a_module_that_is_no_command_says_what_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        no_command("train.evaluate", "every run validates by itself")
+    assert ended.value.code == WRONG
+    assert capsys.readouterr().err == "train.evaluate is no command: every run validates by itself\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.environment import python_path
-from train.prepare import Display, configured, pace
+from train.prepare import Display, configured, main, pace
 from train.spec.manifest import read_manifest
 
 REPOSITORY = Path(__file__).parents[4]
@@ -184,3 +184,14 @@ def test_a_terminal_sees_one_line_that_changes() -> None:
         "preparing data: encoding  25",
     ]
     assert lines[-1] == ""
+
+
+def test_alone_it_explains_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("usage: python -m train.prepare")
+    assert "--config FILE" in said.err
+    assert not list(tmp_path.iterdir())
