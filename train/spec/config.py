@@ -52,9 +52,7 @@ class ModelConfig:
     )
     attention_softcap: float = key(0.0, "soft-cap c of attention scores, c·tanh(score / c); 0: none")
     logit_softcap: float = key(0.0, "soft-cap c of the output logits, c·tanh(logit / c); 0: none")
-    window: int | None = key(
-        None, "sliding window: keys that a query attends to, including its own [tokens]; null: all"
-    )
+    window: int | None = key(None, "sliding window: keys that a query attends to, also its own [tokens]; null: all")
     global_every: int = key(0, "with a window: every n-th block attends to all keys; 0: none")
     norm_eps: float = key(1e-6, "epsilon inside every RMSNorm")
     init_from: str | None = key(None, "folder of weights to start from, made by train.hub import; null: random ones")
