@@ -16,7 +16,7 @@ from analysis.results.fit_keys import EXAMPLES, KEYS, PURPOSE, parse
 from analysis.results.fitted import fitted, write
 from analysis.results.load import load_frame
 from analysis.results.predicted import with_prediction
-from analysis.text import commandline
+from analysis.text import commandline, files
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit
 
@@ -62,6 +62,8 @@ def act(options: Mapping[str, Any]) -> int:
     from analysis.laws.registry import resolve
 
     options = {**options, "form": resolve(options["form"], curves=True)}
+    if options["out"]:
+        files.check_folder("out", Path(options["out"]))
     frame = load_frame(options)
     large.told(len(frame))
     large.log.info("%d rows read, %d of them are fitted", len(frame), int(frame["used"].sum()))

@@ -14,6 +14,16 @@ from tests.warm import Warm
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 MISTAKES = re.findall(r"^\$ (.+)\n(.+)$", "\n".join(re.findall(r"^```console\n(.*?)^```$", PAGE, re.M | re.S)), re.M)
+SPOILT = {
+    "no-flops.csv": "params,tokens,loss\n1e6,2e7,3.1\n",
+    "empty.csv": "",
+    "header.csv": "params,tokens,flops,loss\n",
+    "words.csv": "params,tokens,flops,loss\nbig,2e9,1e18,3.1\nbigger,3e9,1e18,3.0\n",
+    "cut.parquet": "PAR1",
+    "runs.pkl": "pickled",
+    "cut.json": '{"study": ',
+    "text.db": "hello",
+}
 WARM = ("study.sweep.plugins", "study.console", "analysis.fit", "analysis.inputs.rows", "sweeps.replay.__main__")
 
 
@@ -29,7 +39,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "docs").mkdir()
     table = (ROOT / "docs/example-runs.csv").read_text(encoding="utf-8")
     (path / "docs/example-runs.csv").write_text(table, encoding="utf-8")
-    (path / "docs/no-flops.csv").write_text("params,tokens,loss\n1e6,2e7,3.1\n", encoding="utf-8")
+    for name, content in SPOILT.items():
+        (path / "docs" / name).write_text(content, encoding="utf-8")
+    (path / "file").touch()
+    (path / "broken").symlink_to("nowhere")
+    (path / "empty").mkdir()
     return path
 
 
@@ -46,5 +60,5 @@ def test_a_mistake_is_answered_in_a_line(command: str, answer: str, process: War
 
 
 def test_there_are_answers_to_many_mistakes() -> None:
-    assert len(MISTAKES) >= 30
+    assert len(MISTAKES) >= 60
     assert PAGE.count("\n$ ") == len(MISTAKES), "every command is followed by its answer"

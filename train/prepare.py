@@ -6,6 +6,7 @@ Text becomes tokens once; later calls with the same settings say so and do nothi
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -51,13 +52,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line)
     except (ValueError, OSError) as error:
         display.end()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_words(error)}", file=sys.stderr)
         return WRONG if isinstance(error, ValueError) else 1
     except KeyboardInterrupt:
         display.end()
         print("interrupted: nothing was left behind, start it again any time", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def in_words(error: ValueError | OSError) -> str:
+    """Return what is wrong; for a file or a folder also what to do."""
+    if isinstance(error, ValueError) or error.strerror is None:
+        return str(error)
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}{error.strerror}: make room, then give the same command again"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return f"{where}it is no folder, and data are to go there: give another one with --root"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{where}{error.strerror}: give a folder of your own with --root"
+    return f"{where}{error.strerror}"
 
 
 def _verified(target: Path, display: Display) -> int:

@@ -40,6 +40,8 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
                          "not loaded. Write it as .csv or .parquet where you trust it, and give that")  # fmt: skip
     if not path.is_file():
         raise ValueError(f"runs={path} does not exist; give runs/STUDY, mlflow:NAME or a file ({', '.join(FILES)})")
+    if not path.stat().st_size:
+        raise ValueError(f"runs={path} is empty: a header and one line a run are needed")
     if name.endswith(OTHERS):
         raise ValueError(
             f"runs={path}: {path.suffix} is not read; save the table as .csv, or one of {', '.join(FILES)}"

@@ -65,6 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         print(f"analysis.report: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"analysis.report: {error.filename}: {error.strerror or error}; give another out=PATH", file=sys.stderr)
+        return 2
     print(f"{written.report} and {len(written.figures)} files in {written.report.parent / 'figures'}")
     return 0
 

@@ -15,3 +15,14 @@ def write(path: Path, content: str | bytes) -> None:
         staged.replace(path)
     finally:
         staged.unlink(missing_ok=True)
+
+
+def check_folder(key: str, path: Path) -> None:
+    """Raise ValueError where a folder of results can neither be nor be made: before the work, not after it."""
+    at = next(place for place in (path, *path.parents) if place.is_symlink() or place.exists())
+    if not at.exists():
+        raise ValueError(f"{key}={path}: {at} is a link to nowhere; remove it or give another folder")
+    if not at.is_dir():
+        raise ValueError(f"{key}={path}: {at} is a file, not a folder; give another folder")
+    if not os.access(at, os.W_OK | os.X_OK):
+        raise ValueError(f"{key}={path}: {at} cannot be written to; give another folder")

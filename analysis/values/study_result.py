@@ -344,6 +344,8 @@ def load(path: Path) -> Fit:
         value = json.loads(path.read_text())
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; run python -m analysis.fit runs=... out={path.parent}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder: give the fit in it, fit={path / 'fit.json'}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON ({error}); run analysis.fit again") from error
     if value.get("format") != FORMAT:

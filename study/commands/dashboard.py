@@ -34,6 +34,8 @@ def run(options: argparse.Namespace) -> int:
     if not tracking.enabled:
         raise ValueError(f"{folder.name} is not tracked (tracking.enabled is false in {folder.study})")
     uri = resolve(tracking.uri, Path.cwd())
+    if options.port is not None and not is_server(uri):
+        dashboard.free_port(options.port)  # before the work
     log = folder.jobs / "dashboard.log"
     with StopSignal() as stop, SyncProcess(folder) as syncer:
         try:

@@ -1,5 +1,6 @@
 """``python -m train.prepare`` as it is typed."""
 
+import errno
 import io
 import os
 import random
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.environment import python_path
-from train.prepare import Display, configured, main, pace
+from train.prepare import Display, configured, in_words, main, pace
 from train.spec.manifest import read_manifest
 
 REPOSITORY = Path(__file__).parents[4]
@@ -195,3 +196,19 @@ def test_alone_it_explains_itself(
     assert said.out.startswith("usage: python -m train.prepare")
     assert "--config FILE" in said.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.ENOSPC, "make room, then give the same command again"),
+        (errno.EDQUOT, "make room, then give the same command again"),
+        (errno.EEXIST, "it is no folder, and data are to go there: give another one with --root"),
+        (errno.EROFS, "give a folder of your own with --root"),
+        (errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_what_the_disk_refuses_is_said_with_its_file_and_a_cure(number: int, cure: str) -> None:
+    said = in_words(OSError(number, os.strerror(number), "/data/x"))
+    assert said.startswith("/data/x: ")
+    assert said.endswith(cure)

@@ -1,0 +1,26 @@
+"""A folder of results is looked at before the work that fills it."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.text.files import check_folder
+
+
+def test_a_folder_that_is_or_can_be_made_is_let_pass_and_not_made(tmp_path: Path) -> None:
+    check_folder("out", tmp_path)
+    check_folder("out", tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_and_broken_links_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to("nowhere")
+    with pytest.raises(ValueError, match=f"out={file}/x: {file} is a file, not a folder"):
+        check_folder("out", file / "x")
+    with pytest.raises(ValueError, match=f"out={link}: {link} is a link to nowhere"):
+        check_folder("out", link)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(ValueError, match=f"{tmp_path} cannot be written to; give another folder"):
+        check_folder("out", tmp_path / "new")
