@@ -15,19 +15,19 @@ from study.commands import COMMANDS
 MODULES = {
     "sweep": ("study.sweep", "make the points of a study and submit them; --help lists every key"),
     "prepare": ("train.prepare", "text becomes token shards"),
-    "train": ("train.run", "train one run from its config.yaml, or go on with it"),
+    "train": ("train.run", "train one run from its config.yaml, or resume it"),
     "branch": ("train.branch", "write the config of a run that cools down from another's checkpoint"),
     "hub": ("train.hub", "export a run for Hugging Face and vLLM, import weights"),
     "provenance": ("train.provenance", "list the documents that a step was trained on"),
     "coordinate-check": ("train.coordinate_check", "show whether learning rates transfer across widths"),
-    "fit": ("analysis.fit", "runs become laws with intervals, a recommendation and a report"),
+    "fit": ("analysis.fit", "fit laws to runs, with intervals, a recommendation and a report"),
     "report": ("analysis.report", "write the report of a fit"),
-    "plan": ("analysis.plan", "what to train with a budget"),
-    "next": ("analysis.next", "the runs that would tell most"),
-    "compare": ("analysis.compare", "which law the runs support"),
-    "backtest": ("analysis.backtest", "how far a law has been right beyond its data"),
-    "score": ("analysis.score", "a fit's predictions against larger runs"),
-    "replay": ("sweeps.replay", "schedulers on recorded learning curves"),
+    "plan": ("analysis.plan", "plan what to train with a budget"),
+    "next": ("analysis.next", "propose the runs that would tell most"),
+    "compare": ("analysis.compare", "compare which laws the runs support"),
+    "backtest": ("analysis.backtest", "test how well a law predicts runs beyond its data"),
+    "score": ("analysis.score", "compare a fit's predictions with larger runs"),
+    "replay": ("sweeps.replay", "replay schedulers on recorded learning curves"),
 }
 
 

@@ -18,7 +18,7 @@ def levels(r: int, R: int, eta: int, skip: int = 0) -> tuple[int, ...]:
     if not 1 <= r <= R:
         raise ValueError(f"r={r} and R={R}: the first rung must be at least 1 and at most the full resource R")
     if eta < 2:
-        raise ValueError(f"eta={eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)")
+        raise ValueError(f"eta={eta} is not allowed: one trial in eta is promoted, so it is 2 or more (3 is usual)")
     found, level = [], r
     while level < R:
         found.append(level)

@@ -127,7 +127,7 @@ def test_every_command_is_there_and_named_once() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], 0, r"(?s)scaling-study COMMAND.*\n  sweep +make.*\n  fit +runs.*\n  status +points"),
+        ([], 0, r"(?s)scaling-study COMMAND.*\n  sweep +make.*\n  fit +fit laws.*\n  status +points"),
         (["--version"], 0, rf"scaling-study {re.escape(study.__version__)}$"),
         (["fti"], 2, r"scaling-study: there is no command fti: did you mean fit\?$"),
         (["xyzzy"], 2, r"scaling-study: there is no command xyzzy: scaling-study --help lists the commands$"),

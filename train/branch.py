@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         parent = read_mapping(options.parent / "config.yaml")
         found = newest(options.parent / "checkpoints", before=options.before_step)
         if found is None:
-            raise ValueError(f"{options.parent}/checkpoints holds no whole checkpoint before the step asked for")
+            raise ValueError(f"{options.parent}/checkpoints has no complete checkpoint before the requested step")
         config = branch(_with(parent, options.set or []), found, None if options.same else options.tokens)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -72,7 +72,7 @@ def branch(parent: RunConfig, found: Checkpoint, tokens: int | None) -> RunConfi
             f"and the cooldown would end at {end:,}: give at least {math.ceil(ramp * end) - at}"
         )
     if warmup + share > 1.0:
-        raise ValueError(f"{found.folder} was taken during warm-up: a cooldown begins at the peak learning rate")
+        raise ValueError(f"{found.folder} was taken during warmup: a cooldown begins at the peak learning rate")
     changed = replace(schedule, name="wsd", warmup_fraction=warmup, decay_fraction=share, final_lr_fraction=0.0)
     budget = replace(parent.budget, tokens=end, flops=None, tokens_per_param=None)
     # The ramp ends where the parent's does: a share of the parent's budget, not of the branch's.

@@ -85,7 +85,7 @@ def _ended(path: Path) -> int | None:
         outcome = json.loads(path.read_text(encoding="utf-8"))
         outcome["state"], int(outcome["tokens"])
     except (ValueError, KeyError, TypeError) as error:
-        warn(f"{path} is not whole ({error}): the run goes on from its newest checkpoint")
+        warn(f"{path} is incomplete ({error}): the run continues from its newest checkpoint")
         return None
     print(f"already {outcome['state']} at {outcome['tokens']:,} tokens: {path}")
     return DIVERGED if outcome["state"] == "diverged" else REACHED

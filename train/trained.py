@@ -147,7 +147,7 @@ def load_checkpoint(run: str | Path, step: int | None = None, device: str = "cpu
     config = load(place / "config.yaml")
     found = newest(place / "checkpoints", before=None if step is None else step + 1)
     if found is None or (step is not None and int(found.progress["step"]) != step):
-        raise ValueError(f"{place} has no whole checkpoint" + ("" if step is None else f" of step {step}"))
+        raise ValueError(f"{place} has no complete checkpoint" + ("" if step is None else f" of step {step}"))
     model = Transformer(config.model, config.data.vocab_size, config.data.sequence_length)
     fill(model, found)
     model.rope = None if model.rope is None else model.rope.to(device)

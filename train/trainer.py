@@ -273,7 +273,7 @@ class Trainer:
         state, seconds = self.state, self.state.seconds
         self.liveness.beat(WRITE_SECONDS)
         if not self.checkpoints.back_to(spike):
-            self.recorder.say(f"step {stamp.step}: no checkpoint is older than step {spike}: the run goes on")
+            self.recorder.say(f"step {stamp.step}: no checkpoint is older than step {spike}: the run continues")
             return False
         seconds["train"] += self.deferred.forget()
         # What the checkpoint does not know: that the run has been further, and must not read those rows again.

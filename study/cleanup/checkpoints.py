@@ -104,7 +104,7 @@ def keep(found: Sequence[Checkpoint], policy: KeepRules, needed: frozenset[int],
         if one.foreign:
             stays[one.folder] = f"it is not all ours: {one.foreign}"
         if one.tokens in needed and not one.abandoned:
-            stays[one.folder] = "another run goes on from it"
+            stays[one.folder] = "another run continues from it"
     return stays
 
 
@@ -159,7 +159,7 @@ def prune(run: RunFolder, policy: KeepRules, fence: Fence, really: bool) -> Prun
         with fence() as now:
             stays = keep(found, policy, now.tokens.get(key, frozenset()), not run.outcome.exists())
             named = {one.folder for one in found if now.folders and one.folder.resolve() in now.folders}
-            stays |= dict.fromkeys(named, "another run goes on from it")
+            stays |= dict.fromkeys(named, "another run continues from it")
             gone = tuple(one for one in found if one.folder not in stays)
             away = [_put_away(one.folder) for one in gone] if really else []
         for place in away:
@@ -260,7 +260,7 @@ def needed_by_search(folder: StudyFolder) -> dict[str, str]:
     search = TrialQueue.of(folder).search
     if not search.over and (search.claims or not search.stopped):
         raise ValueError(
-            f"{folder.name} is a search that goes on, and any of its checkpoints may be wanted: wait until it is "
+            f"{folder.name} is a search that still runs, and it may need any of its checkpoints: wait until it is "
             "over, or python -m study cancel it first"
         )
-    return {trial.key: "the search may go on from it" for trial in search.trials.values() if not search.over}
+    return {trial.key: "the search may continue from it" for trial in search.trials.values() if not search.over}

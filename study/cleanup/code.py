@@ -38,7 +38,7 @@ def copies(runs: Path, now: float) -> list[Copy]:
         why = wanted.get(folder.name, "")
         named = not folder.name.startswith(STAGING) and is_whole(folder)
         if named and now - (folder / MARKER).stat().st_mtime < GRACE_SECONDS:
-            why = why or "it was asked for a moment ago"
+            why = why or "it was requested a moment ago"
         found.append(Copy(folder.name, folder, folder_size(folder), why))
     return found
 
@@ -61,7 +61,7 @@ def collect(runs: Path, now: float, really: bool) -> list[Copy]:
                         away = away.rename(away.with_name(f"{STAGING}{away.name}"))
                     remove_copy(away)
     except TimeoutError:
-        raise ValueError(f"{shelf}: another process is copying code: give the command again in a moment") from None
+        raise ValueError(f"{shelf}: another process is copying code: run the command again in a moment") from None
     return found
 
 

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
     else:
         text.show(f"{folder.name}: {counted(len(chosen), 'point')} cancelled: {in_words(done)}")
-        text.show(f"{again}    # carries on with them")
+        text.show(f"{again}    # continues them")
     return 0
 
 
@@ -91,7 +91,7 @@ def in_words(done: Done) -> str:
         (done.told_to_stop, "told to stop, after a checkpoint"),
         (done.taken_from_queue, "taken out of SLURM's queue"),
         (done.not_started, "not started"),
-        (done.unknown, "of unknown state: what SLURM has of it is cancelled, what runs elsewhere is not reached"),
+        (done.unknown, "of unknown state: its jobs in SLURM are cancelled; what runs elsewhere is not reached"),
     )
     return "; ".join(f"{count:,} {words}" for count, words in said if count) or "they had ended by then"
 

@@ -42,7 +42,7 @@ def text(name: str, one: cost.Cost) -> str:
     head = f"{name}: {counted(one.jobs, 'job')} that ran" + (f", {again:,} times anew after a requeue" if again else "")
     lines = [head, *(_line(word, value, one) for word, value in _rows(one))]
     if one.clocks == one.jobs and one.jobs:
-        lines.append("by the attempts' own clocks: time before an attempt began is not in it")
+        lines.append("by the attempts' own clocks: time before an attempt began is not included")
     elif one.clocks:
         lines.append(f"by sacct with duplicates; {one.clocks:,} jobs that it does not know by their attempts' clocks")
     elif one.jobs:

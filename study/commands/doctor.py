@@ -139,4 +139,4 @@ def _closing(path: Path, name: str, written: bool, code: int) -> list[str]:
     folder = "" if own else f" --config-dir {path.parents[1]}"
     lines = ["", f"wrote {path}" if written else f"{path} is there and says otherwise: --force replaces it"]
     lines.append(f"python -m study.sweep{folder} study=smoke cluster={option} dry_run=true    # shows the job script")
-    return [*lines, "what FAILED must be put right before runs can run here"] if code else lines
+    return [*lines, "fix what FAILED before you start runs here"] if code else lines

@@ -51,7 +51,7 @@ def reproduce(root: Path, report: Path, arguments: list[str]) -> int:
         code = _dvc(root, arguments, held)
     if code != 0:
         print(
-            "The study is not finished: what ran is kept, and the same command carries on from there.", file=sys.stderr
+            "The study is not finished: what ran is kept, and the same command continues from there.", file=sys.stderr
         )
         return code
     _show_report(root, report)
@@ -82,7 +82,7 @@ def _lock(path: Path) -> IO[str]:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         held.seek(0)
-        print(f"This pipeline is running already (process {held.read().strip() or 'unknown'}): waiting for it to end.")
+        print(f"This pipeline is already running (process {held.read().strip() or 'unknown'}): waiting for it to end.")
         fcntl.flock(held, fcntl.LOCK_EX)
     held.seek(0)
     held.truncate()

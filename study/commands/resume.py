@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     """Submit every point that is due; local ones are run by this process. 1 where points still wait."""
     folder = find_study(options.study, options.runs)
     if folder.search.exists():
-        raise ValueError(f"{folder.name} is a search: give its command again, and its workers carry on")
+        raise ValueError(f"{folder.name} is a search: run its command again, and its workers continue")
     cluster = load_submission(folder).cluster
     if options.json and not load(cluster.executor).detached:
         raise ValueError("resume --json: local runs show their progress until they end: leave --json out")

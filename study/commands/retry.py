@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     """Submit the points again; they resume from their newest checkpoints."""
     folder = find_study(options.study, options.runs)
     if folder.search.exists():
-        raise ValueError(f"{folder.name} is a search: give its command again, and its workers carry on")
+        raise ValueError(f"{folder.name} is a search: run its command again, and its workers continue")
     states = parse_states(options.state or DEFAULT_STATES)
     refused = sorted(states - RETRIABLE)
     if refused:

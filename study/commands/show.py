@@ -148,7 +148,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
     if found["parent"]:
         lines.append(f"goes on from {found['parent']}")
     if found["branches"]:
-        lines.append(f"{len(found['branches'])} points go on from it: {' '.join(found['branches'][:6])}")
+        lines.append(f"{len(found['branches'])} points continue from it: {' '.join(found['branches'][:6])}")
     lines += ["", *_attempts(found["attempts"])]
     lines += ["", *_checkpoints(found["checkpoints"])]
     lines += [*(f"  | {line}" for line in status.error[-6:])]
@@ -166,7 +166,7 @@ def _not_in_mlflow(folder: StudyFolder, begun: bool) -> str:
     """Return why MLflow does not show a point: it has a run from its first attempt on, once that was sent."""
     if not begun:
         return "MLflow shows a point from its first attempt on"
-    return f"MLflow has not got it yet: python -m study sync {reference(folder)}"
+    return f"MLflow does not have it yet: python -m study sync {reference(folder)}"
 
 
 def _differs(found: Mapping[str, Any]) -> str:

@@ -64,9 +64,9 @@ def from_system(error: OSError) -> str | None:
     """Return the message for a file that cannot be written or read; None for an error of another kind."""
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{where}{error.strerror}: make room, then give the same command again"
+        return f"{where}{error.strerror}: make room, then run the same command again"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{where}{error.strerror}: who changes a study writes there; status, show, logs and cost only read"
+        return f"{where}{error.strerror}: changing a study writes there; status, show, logs and cost only read"
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP):
         return f"{where}{error.strerror}"
     return None
@@ -88,8 +88,8 @@ def unreadable(override: str) -> str:
     if "'" in value or '"' in value:
         return f"{said}: quotes in it are not closed, or stand inside quotes of the same kind"
     if sign := UNQUOTED.search(value):
-        return f"{said}: {sign[0]!r} stands only in quotes, as '{key}=\"{value}\"'"
-    return f"{said}: there is a comma or a sign too many in it"
+        return f"{said}: {sign[0]!r} is allowed only inside quotes, as '{key}=\"{value}\"'"
+    return f"{said}: it has a comma or another character too many"
 
 
 def _unknown_option(group: str, option: str, options: list[str]) -> str:

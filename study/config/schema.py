@@ -114,7 +114,7 @@ class ClusterConfig:
     python: str | None = key(None, "Python interpreter in a job, such as a container's; null: this one")
     pack: int = key(1, "points that run side by side in one job, one process each")
     points_per_job: int | None = key(
-        None, "points of one job: pack of them at a time, where one ends the next begins; null: as many as pack"
+        None, "points of one job: pack of them at a time, and as one ends the next begins; null: as many as pack"
     )
     pack_gpus: str = key(
         "own",
@@ -125,14 +125,14 @@ class ClusterConfig:
     auto: tuple[str, ...] = key(
         (),
         "resources sized for each point: any of gpus, memory, time, [all] for the three; pack: how many points of one "
-        "process share a GPU, where that was measured to pay; points_per_job: how many short points follow each other",
+        "process share a GPU, where measurements show a gain; points_per_job: how many short points follow one another",
     )
     margin: float = key(1.5, "auto: factor on the expected time and memory")
     gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
     warm: bool = key(
         True,
-        "runs of one process that follow each other in a local slot, a search's worker or a job (points_per_job) are "
-        "trained by one process that stays: only the first one starts Python and torch; false: a process each",
+        "runs of one process that follow one another in a local slot, a search's worker or a job (points_per_job) are "
+        "trained by one persistent process: only the first run starts Python and torch; false: a new process for each",
     )
     array_parallelism: int = key(256, "jobs of one submission that may run at once")
     code: str = key(
@@ -170,7 +170,7 @@ def rule_for_each_kind(owner: type[T]) -> type[T]:
 @dataclass(frozen=True)
 @rule_for_each_kind
 class RetryConfig:
-    """What follows by itself from each kind of bad end: again N, elsewhere N, more N (memory), stop."""
+    """What follows automatically from each kind of failure: again N, elsewhere N, more N (memory), stop."""
 
     failures: int = key(6, "largest number of consecutive failures of a point; a newer checkpoint resets the count")
     memory_factor: float = key(1.5, "more: factor on the memory")

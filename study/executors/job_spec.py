@@ -156,7 +156,7 @@ def _check(cluster: ClusterConfig) -> None:
     if cluster.gpus_per_node < 0:
         raise ValueError(f"cluster.gpus_per_node={cluster.gpus_per_node} is not allowed: 0 or more")
     if cluster.margin < 1:
-        raise ValueError(f"cluster.margin={cluster.margin:g} is not allowed: 1 or more, 1.5 asks half as much again")
+        raise ValueError(f"cluster.margin={cluster.margin:g} is not allowed: 1 or more; 1.5 requests 50 % more")
     unknown = sorted(set(cluster.auto) - {"gpus", "memory", "time", "pack", "points_per_job", "all"})
     if unknown:
         raise ValueError(

@@ -225,7 +225,7 @@ def _accounted(work: JobContext, number: int) -> Ending | None:
     try:
         return account_for_restart(work, number)
     except (ValueError, OSError) as error:
-        print(f"{work.key}: how its earlier start ended is not known: {error}", file=sys.stderr)
+        print(f"{work.key}: it is not known how its earlier start ended: {error}", file=sys.stderr)
         return None
 
 

@@ -69,7 +69,7 @@ def source(folder: StudyFolder, mode: object, version: str | None) -> Path | Non
     if not is_whole(copy):
         raise ValueError(
             f"{copy}, the code that was frozen for these points, is gone: cancel them (python -m study cancel), "
-            "then give the study's command again, which takes the code as it is now"
+            "then run the study's command again, which takes the code as it is now"
         )
     return copy
 

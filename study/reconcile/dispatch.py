@@ -83,7 +83,7 @@ def plan(
     for asked, job, keys in _kinds(state, held, after or {}):
         shape = JobSpec.read(asked.resources)
         if alive.jobs and asked.parallel is not None and asked.parallel - alive.throttles < max(1, asked.parallel // 4):
-            whys.append(f"cluster.array_parallelism={asked.parallel:,} is used by the jobs there are")
+            whys.append(f"cluster.array_parallelism={asked.parallel:,} is used up by the jobs that wait or run")
             continue
         wanted = left = shape.jobs(len(keys))
         if not most:
@@ -113,7 +113,7 @@ def _one_by_one(wanted: int, taken: int, parallel: int | None, alive: _Alive) ->
     """Return how many of these jobs go out now where each is submitted by itself, and why no more."""
     free = wanted if parallel is None else max(0, parallel - alive.throttles - taken)
     if free < min(wanted, SINGLES - taken):
-        return free, f"cluster.array_parallelism={parallel:,} is used by the jobs there are"
+        return free, f"cluster.array_parallelism={parallel:,} is used up by the jobs that wait or run"
     return min(wanted, SINGLES - taken), f"{SINGLES} jobs are submitted at a time where SLURM takes no arrays"
 
 

@@ -97,7 +97,7 @@ def _as_asked(study: StudyFolder, services: Services, asked: Submit | Resolve) -
     except TimeoutError:
         raise ValueError(
             f"study {study.name}: another process has been submitting it for {SUBMITTER_SECONDS:.0f} s "
-            f"(it holds {study.submitting}): look at it, then give the command again"
+            f"(it holds {study.submitting}): look at it, then run the command again"
         ) from None
 
 

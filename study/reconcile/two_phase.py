@@ -137,9 +137,9 @@ def after_error(folder: StudyFolder, name: str, error: ValueError, services: Ser
         return batch.job_id
     if batch.abandoned is not None:
         raise ValueError(
-            f"{error}: nothing was submitted: give the command again, with other cluster.* if sbatch refuses these"
+            f"{error}: nothing was submitted: run the command again, with other cluster.* if sbatch refuses these"
         ) from error
-    raise ValueError(f"{error}: it is not known whether {name} was submitted: give the command again later") from error
+    raise ValueError(f"{error}: it is not known whether {name} was submitted: run the command again later") from error
 
 
 def _look_up(folder: StudyFolder, batch: ledger.Batch, services: Services) -> Lookup:

@@ -100,5 +100,5 @@ def check(points: Iterable[Point], known: Mapping[str, Point]) -> None:
         if source.config.budget.tokens != parent.tokens:
             raise ValueError(
                 f"schedule.parent={parent}: point {parent.key} ends at {source.config.budget.tokens} tokens, and only "
-                "there a checkpoint is certain to stay: branch from that"
+                "there a checkpoint is certain to be kept: branch from that"
             )

@@ -137,7 +137,7 @@ def stored(line: str) -> Point:
 
 def point_log(folder: StudyFolder) -> Log[Point]:
     """Return the log of a study's points."""
-    remedy = "remove that line and give the study's command again"
+    remedy = "remove that line and run the study's command again"
     return Log(folder.points, lambda line: stored(line.decode()), line_of, "a point", remedy)
 
 
@@ -148,7 +148,7 @@ def find_point(folder: StudyFolder, key: str) -> Point:
         for line in lines:
             if needle in line and line.endswith(b"\n") and (found := stored(line.decode())).key == key:
                 return found
-    raise ValueError(f"{folder.points} has no point {key}: give the study's command again")
+    raise ValueError(f"{folder.points} has no point {key}: run the study's command again")
 
 
 def has_branches(folder: StudyFolder, key: str) -> bool:

@@ -43,12 +43,12 @@ def load_section(folder: StudyFolder, name: str) -> dict[str, Any]:
         return {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         said = " ".join(str(error).split())
-        raise ValueError(f"{folder.study} is not YAML ({said}): give the study's command again") from None
+        raise ValueError(f"{folder.study} is not YAML ({said}): run the study's command again") from None
     section = loaded.get(name) or {} if isinstance(loaded, dict) else loaded
     if not isinstance(section, dict):
         raise ValueError(
             f"{folder.study}: {name} is {str(section)[:60]!r}, not a section of keys and values: "
-            "give the study's command again"
+            "run the study's command again"
         )
     then = (loaded.get("paths") or {}).get("runs") if isinstance(loaded, dict) and name == "tracking" else None
     if then and section.get("uri"):

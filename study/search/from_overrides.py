@@ -109,7 +109,7 @@ def _check(config: StudyConfig, space: Mapping[str, Domain]) -> None:
         )
     if search.eta < 2:
         raise ValueError(
-            f"search.eta={search.eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)"
+            f"search.eta={search.eta} is not allowed: one trial in eta is promoted, so it is 2 or more (3 is usual)"
         )
     for name in ("trials", "lease_seconds", "workers", "budget_flops", "budget_gpu_hours"):
         value = getattr(search, name)
@@ -135,12 +135,12 @@ def _check(config: StudyConfig, space: Mapping[str, Domain]) -> None:
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
         )
     if "pack" in config.cluster.auto:
-        raise ValueError("cluster.auto=[pack] is not allowed in a search, whose units run apart: leave pack out")
+        raise ValueError("cluster.auto=[pack] is not allowed in a search, whose units run separately: leave pack out")
     for name in ("pack", "points_per_job"):
         if (getattr(config.cluster, name) or 1) > 1:
             raise ValueError(
-                f"cluster.{name}={getattr(config.cluster, name)} is not allowed in a search, whose units run apart: "
-                "set it to 1"
+                f"cluster.{name}={getattr(config.cluster, name)} is not allowed in a search, whose units run "
+                "separately: set it to 1"
             )
 
 
@@ -218,8 +218,8 @@ def _check_population(space: Mapping[str, Domain], members: int) -> None:
     for name in space:
         if name.split(".")[0] not in INHERITABLE or name in NOT_INHERITABLE:
             raise ValueError(
-                f"{name}: a member of a population goes on with another's weights and optimizer state, so only keys of "
-                f"{', '.join(INHERITABLE)} can vary, without {', '.join(NOT_INHERITABLE)}"
+                f"{name}: a member of a population continues with another's weights and optimizer state, so only "
+                f"keys of {', '.join(INHERITABLE)} can vary, without {', '.join(NOT_INHERITABLE)}"
             )
     sizes = [domain_size(domain) for domain in space.values()]
     if math.prod(sizes) < members:

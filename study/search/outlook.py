@@ -180,9 +180,9 @@ def nothing_finished(search: Search) -> str:
         )
     best = search.incumbent
     if next(iter(search.scheduler.candidates()), None) is not None and (settings.budget or settings.gpu_hours):
-        return f"{said}: the budget bears no more{_missing(search)}"
+        return f"{said}: the budget is used up{_missing(search)}"
     went = "none was among the best of enough at each rung" if best is not None else "none came to a loss"
-    enough = what_is_enough(settings) if settings.pauses else "more search.trials carry it on"
+    enough = what_is_enough(settings) if settings.pauses else "more search.trials continue it"
     return f"{said}: {went}: {enough}"
 
 

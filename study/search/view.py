@@ -79,7 +79,7 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
     lines += _rest(search, now)
     lines += _start_up(search)
     if search.why_stopped:
-        lines.append(f"stopped by itself: {search.why_stopped}; mend that, and the same command carries on")
+        lines.append(f"stopped automatically: {search.why_stopped}; fix that, and the same command continues it")
     missed = nothing_finished(search)
     lines += [missed] if missed else []
     lines += _failures(search)
@@ -89,7 +89,7 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
     if gone:
         lines.append(f"{counted(gone, 'worker')} silent for longer than a lease: the next worker takes the unit over")
     if not search.over and not search.running and not search.stopped:
-        lines.append("no worker is advancing a trial: give the study's command again to start some")
+        lines.append("no worker is advancing a trial: run the study's command again to start some")
     return "\n".join(lines)
 
 
@@ -250,7 +250,7 @@ def _rest(search: Search, now: float | None) -> list[str]:
     if rest is None:
         return []
     units = f"{'at least ' if rest.at_least else ''}{counted(rest.units, 'unit')}"
-    ends = "then the budget bears no more" if rest.ends_by == "budget" else "then every trial has had its turn"
+    ends = "then the budget is used up" if rest.ends_by == "budget" else "then every trial has had its turn"
     if rest.seconds is None:
         return [f"{units} left, {duration(rest.worker_seconds)} of one worker's time; {ends}"]
     workers = counted(rest.workers, "worker")
@@ -279,7 +279,7 @@ def _start_up(search: Search) -> list[str]:
     said = f"starting or resuming a unit takes {seconds:.1f} s, {percent(share, 1)} of a full training"
     scheduler = search.scheduler
     if scheduler.break_even is not None:
-        does = "trials go straight on or stop" if scheduler.stopping else "trials pause at every rung"
+        does = "trials continue directly or stop" if scheduler.stopping else "trials pause at every rung"
         return [f"{said}: {does} (it changes at {percent(scheduler.break_even, 1)})"]
     return [said]
 

@@ -181,7 +181,7 @@ def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
             helps = means.help.format(jobs=load(name).job_names(mine, others))
             lines += _folded(f"{len(group):,} queued: {means.words}") + _folded(f"    {helps}")
     if lines and stands_still(statuses):
-        lines.append("the study stands still: nothing of it runs, and nothing starts before that is mended or passes")
+        lines.append("the study is stalled: nothing of it runs, and nothing starts until this is fixed or passes")
     return lines
 
 
@@ -295,7 +295,7 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
     if set(ended) - {REFUSED} == {Kind.BAD_CONFIG}:
         return (
             f"python -m study logs {called} KEY    # says what cannot be: it fails again until that is changed;\n"
-            "change it and give the study's command again, under another study.name if only runtime.* changes"
+            "change it and run the study's command again, under another study.name if only runtime.* changes"
         )
     if counts.get(PointState.FAILED) or any(counts.get(state) for state in RESUMABLE):
         first = "make room first; " if Kind.DISK_FULL in ended else ""
@@ -306,7 +306,7 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
         return f"python -m study watch {called}    # live, until all have ended"
     if counts.get(PointState.PENDING):
         change = "change what SLURM refused, " if REFUSED in ended else ""
-        return f"pending: {change}give the study's command again, and they are submitted"
+        return f"pending: {change}run the study's command again, and they are submitted"
     return ""
 
 

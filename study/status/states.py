@@ -87,7 +87,7 @@ STRANDED = (NEVER_BEGAN, TURN_NEVER_CAME)
 """Why points are interrupted that are submitted again as they were, for nothing has happened to them."""
 TOLD_CODE = f"exit code {INTERRUPTED}:0"
 """What sacct says of a job that ended because it was told to."""
-IN_ITS_JOB = "it waits in its job for one before it to end"
+IN_ITS_JOB = "it waits in its job for an earlier point to end"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _local(seen: Evidence, mine: Attempt | None) -> DerivedState:
 def _scheduled(seen: Evidence, mine: Attempt | None) -> DerivedState:
     assert seen.batch is not None
     if seen.batch.ambiguous:
-        return DerivedState(PointState.UNKNOWN, "nobody wrote down whether it was submitted: submit again to settle it")
+        return DerivedState(PointState.UNKNOWN, "there is no record of whether it was submitted: submit it again")
     job = seen.job
     if job is not None and job.alive:
         return (_packed(seen, mine) if job.state == JobState.RUNNING else None) or DerivedState(
@@ -166,7 +166,7 @@ def _never_said(seen: Evidence, mine: Attempt | None) -> DerivedState:
         return (_before_its_turn(seen, job) if mine is None and seen.in_turn else None) or _ended_by_slurm(seen, job)
     if seen.cancelled and mine is None:
         return DerivedState(PointState.CANCELLED)
-    said = job.reason or f"{SAYS} {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
+    said = job.reason or f"{SAYS} {job.word}" if job else seen.problem or "neither squeue nor sacct knows it"
     return DerivedState(PointState.UNKNOWN, said)
 
 
@@ -186,8 +186,8 @@ def _left_to_another(seen: Evidence) -> DerivedState | None:
     if seen.owned is None or seen.cancelled:
         return None
     if seen.owned:
-        return DerivedState(PointState.RUNNING, "an earlier attempt still has the run")
-    return DerivedState(PointState.INTERRUPTED, "an earlier attempt had the run; nobody has it any more", Kind.HELD)
+        return DerivedState(PointState.RUNNING, "an earlier attempt still holds the run")
+    return DerivedState(PointState.INTERRUPTED, "an earlier attempt held the run; nobody holds it any more", Kind.HELD)
 
 
 def _packed(seen: Evidence, mine: Attempt | None) -> DerivedState | None:

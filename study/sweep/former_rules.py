@@ -55,18 +55,18 @@ RULES = (
         "lr_rule",
         None,
         lambda optim: optim.get("lr") is None,
-        "whose rule for optim.lr=null took N with the output head. It goes on so: its points stay the same. The rule as"
-        " published has N without the head: a new study takes it, and optim.lr_rule=step_law makes other points beside "
-        "those of this one.",
+        "whose rule for optim.lr=null took N with the output head. It keeps this rule, so its points stay the same. "
+        "The rule as published has N without the head: a new study uses it, and optim.lr_rule=step_law makes other "
+        "points beside those of this one.",
     ),
     FormerRule(
         "model",
         "init_std_at",
         "width",
         lambda model: model.get("mup_base_width") is not None and model.get("init_std") is not None,
-        "that took model.init_std for the std at every width. It goes on so: its points stay the same. Under muP it is "
-        "that of the base width: a new study takes it so, and model.init_std_at=base makes other points beside those of"
-        " this one.",
+        "that took model.init_std for the std at every width. It keeps this rule, so its points stay the same. "
+        "Under muP it is that of the base width: a new study uses it so, and model.init_std_at=base makes other points "
+        "beside those of this one.",
     ),
 )
 

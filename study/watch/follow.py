@@ -350,5 +350,5 @@ class Poll:
 def _come_back(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
     alive = sum(s.state in (PointState.RUNNING, PointState.QUEUED) for s in statuses)
     if alive:
-        return f"{alive} runs live on.  Come back:  python -m study watch {reference(folder)}"
+        return f"{alive} runs continue.  To come back:  python -m study watch {reference(folder)}"
     return f"Stopped; what ran is kept. The same command, or python -m study retry {reference(folder)}, carries on."

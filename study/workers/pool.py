@@ -154,7 +154,7 @@ def stay(folder: StudyFolder, count: int, mode: str = "live", warm: bool = True)
         outcomes.export(folder)
         terminal.show(view.text(queue.search, folder, time.time()))
         if stop.requests:
-            print(f"The same command carries on; to look at it:  python -m study status {reference(folder)}")
+            print(f"The same command continues it; to look at it:  python -m study status {reference(folder)}")
             return INTERRUPTED
         syncer.finish(stop)
     if queue.search.why_stopped:
@@ -162,7 +162,7 @@ def stay(folder: StudyFolder, count: int, mode: str = "live", warm: bool = True)
         return 1
     if queue.search.over:
         return 1 if outlook.nothing_finished(queue.search) else 0
-    print(f"all workers have ended, and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
+    print(f"all workers have ended, but work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
     return 1
 
 
@@ -209,7 +209,7 @@ def cancel(folder: StudyFolder) -> str:
         if batches
         else f"{told} workers of this machine"
     )
-    return f"{folder.name}: stopped; {where} were told to save and end. The same command as before carries on"
+    return f"{folder.name}: stopped; {where} were told to save and end. The same command continues it"
 
 
 def _signal(lease: Path, folder: StudyFolder) -> bool:

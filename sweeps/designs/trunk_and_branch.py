@@ -44,7 +44,7 @@ def trunk_and_branch(budgets: Sequence[int], decay_fraction: float, batch: int, 
     if begins[0] < max(warmup, batch):
         raise ValueError(
             f"a budget of {ends[0]:,} tokens with batch.tokens={batch:,} begins its cooldown at {begins[0]:,} tokens, "
-            f"before the warm-up of {warmup:,} is over: give larger budgets, a smaller batch.tokens or a smaller "
+            f"before the warmup of {warmup:,} is over: give larger budgets, a smaller batch.tokens or a smaller "
             "schedule.warmup_fraction"
         )
     cuts = sorted(set(begins))

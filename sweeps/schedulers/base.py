@@ -75,7 +75,7 @@ class Scheduler(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether trials go straight on or stop now, as starting them takes more than `break_even`."""
+        """Whether trials continue directly or stop now, as starting them takes more than `break_even`."""
         return False
 
     def evidence(self) -> Evidence | None:

@@ -116,7 +116,8 @@ def test_a_cluster_without_arrays_is_given_single_jobs(slurm_here: None, tmp_pat
         lab = Lab(tmp_path, corpus, cluster).with_trainer("quick", QUICK_GATE=gate)
         said = lab.sweep("study.name=s", *TINY, "seed=range(3)", "cluster.array_parallelism=2")
         assert "submitted 2 points as 2 single jobs: SLURM takes no arrays here" in said
-        assert "1 point waits (cluster.array_parallelism=2 is used by the jobs there are)" in said.replace("\n", " ")
+        why = "cluster.array_parallelism=2 is used up by the jobs that wait or run"
+        assert f"1 point waits ({why})" in said.replace("\n", " ")
         first = _forget_submission(StudyFolder(lab.folder / "runs" / "s"))
         gate.touch()
         # No command any more: the jobs that end find that job by its name or its attempts, and submit the rest.

@@ -30,13 +30,13 @@ def test_drained_nodes_and_held_jobs_are_said_in_words(
 
     one_node.call("scontrol", "update", "nodename=n1", "state=drain", "reason=disk")
     lab.sweep("study.name=q", *TINY, "seed=1,2")
-    drained = ("2 queued: the nodes that it could run on are down, drained or reserved", "sinfo -R", "stands still")
+    drained = ("2 queued: the nodes that it could run on are down, drained or reserved", "sinfo -R", "is stalled")
     wait_for("drained nodes", lambda: said(*drained), every=LOOK_SECONDS)
     (job,) = lab.job_ids("q")
     one_node.call("scontrol", "hold", job)
-    wait_for("a hold", lambda: said("held by", f"scontrol release {job}", "stands still"), every=LOOK_SECONDS)
+    wait_for("a hold", lambda: said("held by", f"scontrol release {job}", "is stalled"), every=LOOK_SECONDS)
     assert {point["reason"] for point in lab.points("q")} <= {"JobHeldUser", "JobHeldAdmin"}
     one_node.call("scontrol", "update", "nodename=n1", "state=resume")
     one_node.call("scontrol", "release", job)
     lab.study("watch", "q")
-    assert said("2 completed") and not said("stands still")
+    assert said("2 completed") and not said("is stalled")

@@ -92,7 +92,7 @@ def test_points_of_a_job_follow_each_other(gpus: Lab) -> None:
     wait_for("the first to run", (runs[0] / "waits").exists)
     seen = {point["key"]: (point["state"], point["why"]) for point in lab.points("turns")}
     assert seen[keys[0]][0] == "running"
-    assert seen[keys[3]] == ("queued", "it waits in its job for one before it to end")
+    assert seen[keys[3]] == ("queued", "it waits in its job for an earlier point to end")
     lab.study("cancel", "turns", "--point", keys[3])
     (runs[0] / "go").touch()
     lab.study("watch", "turns", code=1)

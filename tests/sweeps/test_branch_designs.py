@@ -59,7 +59,7 @@ def test_branches_begin_at_the_end_of_a_step_and_every_budget_has_one(
 
 @pytest.mark.parametrize(
     ("budgets", "decay", "warmup", "said"),
-    [([], 0.2, 0, "needs token budgets"), ([1000], 1.0, 0, "decay_fraction"), ([1000], 0.2, 900, "warm-up")],
+    [([], 0.2, 0, "needs token budgets"), ([1000], 1.0, 0, "decay_fraction"), ([1000], 0.2, 900, "warmup")],
 )
 def test_what_cannot_branch_is_named(budgets: list[int], decay: float, warmup: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):

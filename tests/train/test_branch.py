@@ -72,7 +72,7 @@ def test_a_parent_that_is_not_there_yet_is_named(
 ) -> None:
     config = scheduled(tiny, Part(1024, 2048, 0, True), 0.5, f"{key(7)}@1024")
     assert run.main(["--config", str(write_config(tmp_path / key(8), config))]) == 2
-    assert f"{key(7)}/checkpoints holds no whole checkpoint at 1024 tokens" in capfd.readouterr().err
+    assert f"{key(7)}/checkpoints has no complete checkpoint at 1024 tokens" in capfd.readouterr().err
 
 
 ROW = 128
@@ -109,7 +109,7 @@ def test_a_cooldown_that_cannot_keep_its_parents_plan_is_refused_in_words(tiny: 
     parent = grown(tiny)
     with pytest.raises(ValueError, match=r"grows until 40,960,000 tokens.*give at least 12288000"):
         branch(parent, taken_at(3500), 1000 * 64 * ROW)
-    with pytest.raises(ValueError, match="was taken during warm-up"):
+    with pytest.raises(ValueError, match="was taken during warmup"):
         branch(replace(parent, batch=BatchConfig(tokens=64 * ROW)), taken_at(2000), 500 * 64 * ROW)
     plain = branch(replace(parent, batch=BatchConfig(tokens=64 * ROW)), taken_at(6000), 1000 * 64 * ROW)
     assert plain.batch == BatchConfig(tokens=64 * ROW)

@@ -98,5 +98,5 @@ def test_a_seed_gives_the_same_text_again(loaded: TrainedModel) -> None:
 def test_what_is_not_there_is_named(run: tuple[Path, Transformer], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no run \(no config.yaml\)"):
         train.load_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match="has no whole checkpoint of step 8"):
+    with pytest.raises(ValueError, match="has no complete checkpoint of step 8"):
         train.load_checkpoint(run[0], step=8)

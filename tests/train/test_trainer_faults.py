@@ -180,7 +180,7 @@ def test_a_corrupted_shard_costs_the_steps_since_the_checkpoint_before(
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     said = together(config)
-    assert "is not whole (__1_0.distcp is not what was written)" in said[0]
+    assert "is incomplete (__1_0.distcp is not what was written)" in said[0]
     assert "resumed from step-000000008" in said[0]
     assert_as_undisturbed(folder, reference)
 

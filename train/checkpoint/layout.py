@@ -234,7 +234,7 @@ def newest(
         if whole is not None:
             return whole
         if rank == 0:
-            warn(f"checkpoint {root / name} is not whole ({why}): an older one is used")
+            warn(f"checkpoint {root / name} is incomplete ({why}): an older one is used")
     return None
 
 
@@ -248,7 +248,7 @@ def single(folder: Path, rank: int = 0, size: int = 1, gather: Gather | None = N
         return None
     whole, why = _whole(folder, rank, size, together)
     if whole is None and rank == 0:
-        warn(f"checkpoint {folder} is not whole ({why})")
+        warn(f"checkpoint {folder} is incomplete ({why})")
     return whole
 
 

@@ -45,7 +45,7 @@ def read(found: Checkpoint, state: Mapping[str, Tensor]) -> None:
             failure = next((failure for failure, _ in error.failures.values()), None)
             if isinstance(failure, pickle.UnpicklingError):
                 raise ValueError(
-                    f"{found.folder} holds something else than tensors, so it is not read: remove it, and the one "
+                    f"{found.folder} contains something other than tensors, so it is not read: remove it, and the one "
                     "before it is used"
                 ) from None
             raise

@@ -239,7 +239,7 @@ class CheckpointManager:
             found = found or single(folder, world.rank, world.size, world.gather)
             if found is None:
                 raise ValueError(
-                    f"schedule.parent={named} holds no whole checkpoint: name a run's folder or one of its "
+                    f"schedule.parent={named} has no complete checkpoint: name a run's folder or one of its "
                     "checkpoints/step-… folders"
                 )
             return found
@@ -247,8 +247,8 @@ class CheckpointManager:
         found = self._newest(root, at_tokens=parent.tokens)
         if found is None:
             raise ValueError(
-                f"schedule.parent={named}: {root} holds no whole checkpoint at {parent.tokens} tokens: the parent must "
-                "have been trained that far in the same study"
+                f"schedule.parent={named}: {root} has no complete checkpoint at {parent.tokens} tokens: the parent "
+                "must have been trained that far in the same study"
             )
         return found
 

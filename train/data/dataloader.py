@@ -100,7 +100,7 @@ class DataLoader:
         if state and now and state != now:
             raise ValueError(
                 f"the checkpoint stood at {state} in its data, this code reads the same rows as {now}: "
-                "go on with the code that wrote it, or train anew"
+                "continue with the code that wrote it, or train again from the start"
             )
 
     def close(self) -> None:

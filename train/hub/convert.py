@@ -92,7 +92,7 @@ def _checkpoint(run: Path, step: int | None) -> Checkpoint:
     found = newest(run / "checkpoints", before=None if step is None else step + 1)
     if found is None or (step is not None and int(found.progress["step"]) != step):
         raise ValueError(
-            f"{run / 'checkpoints'} has no whole checkpoint" + ("" if step is None else f" of step {step}")
+            f"{run / 'checkpoints'} has no complete checkpoint" + ("" if step is None else f" of step {step}")
         )
     return found
 

@@ -226,7 +226,7 @@ class MicroBatch:
 
 
 def _say_smaller(size: int, smaller: int) -> None:
-    say(f"micro-batches of {size} sequences do not fit the GPU: going on with {smaller}")
+    say(f"micro-batches of {size} sequences do not fit the GPU: continuing with {smaller}")
 
 
 def micro_batch_of(config: RunConfig, axes: Axes, share: int, device: torch.device, agree: Agree) -> MicroBatch:

@@ -56,7 +56,7 @@ class Compilation:
             if "recompile" not in str(error):
                 raise
             raise RuntimeError(
-                f"a training step needed a new graph after the {self.config.warmup_steps} steps of warm-up "
+                f"a training step needed a new graph after the {self.config.warmup_steps} steps of warmup "
                 "(compile.warmup_steps; -1 allows it): shapes or types of a block's inputs changed\n" + str(error)
             ) from error
         self.steps += 1

@@ -77,7 +77,7 @@ class SourceConfig:
     source: str | None = key(None, "folder of its raw text; null: the Python sources of this environment")
     text_column: str = key("text", "column (parquet) or field (jsonl) that holds the text")
     max_bytes: int | None = key(None, "stop after this much text [bytes]; null: all of it")
-    prompt_column: str | None = key(None, "column or field of the prompt, which the loss does not count", former=None)
+    prompt_column: str | None = key(None, "column or field of the prompt, which the loss leaves out", former=None)
     extensions: tuple[str, ...] = key((), "files of the folder that are text, as data.extensions", former=())
 
 
@@ -101,7 +101,7 @@ class DataConfig:
     )
     sequence_length: int = key(128, "training sequence length [tokens]")
     fingerprint: str | None = key(None, "first 12 hex digits of the manifest's hash; null: read when frozen")
-    prompt_column: str | None = key(None, "column or field of the prompt, which the loss does not count", former=None)
+    prompt_column: str | None = key(None, "column or field of the prompt, which the loss leaves out", former=None)
     extensions: tuple[str, ...] = key(
         (),
         "files of the folder that are text, as [.c,.h,.rs]; empty: .txt, .md, .py, .rst, .jsonl (.gz, .zst), .parquet",
@@ -172,8 +172,8 @@ class OptimConfig:
 class ScheduleConfig:
     """Learning-rate schedule; its horizon is the token budget."""
 
-    name: str = key("cosine", "shape after warm-up", ("cosine", "wsd", "linear", "constant"))
-    warmup_fraction: float = key(0.05, "linear warm-up, as a share of the token budget")
+    name: str = key("cosine", "shape after warmup", ("cosine", "wsd", "linear", "constant"))
+    warmup_fraction: float = key(0.05, "linear warmup, as a share of the token budget")
     decay_fraction: float = key(0.2, "wsd: cooldown, as a share of the token budget")
     final_lr_fraction: float = key(0.1, "learning rate at the end, as a share of the peak")
     decay_shape: str = key("linear", "wsd: shape of the cooldown; sqrt: 1 - sqrt(share done)", ("linear", "sqrt"))
@@ -235,7 +235,7 @@ class EvalConfig:
 
     sequences: int = key(512, "validation sequences, the same at every evaluation")
     count: int = key(10, "evaluations per run, evenly spaced in tokens; the last is at the budget")
-    by_position: int = key(0, "number of position ranges with separate losses, each as long as all before it; 0: none")
+    by_position: int = key(0, "position ranges with a loss of their own, each as long as all before it; 0: none")
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class ParallelConfig:
     strategy: str = key(
         "auto",
         "how data-parallel ranks hold the model; ddp: whole, fsdp: FSDP2, fsdp1: FSDP1, for comparison; auto: ddp "
-        "where nothing but dp_replicate is above 1, else fsdp",
+        "if only dp_replicate is above 1, else fsdp",
         ("auto", "ddp", "fsdp", "fsdp1"),
     )
     zero: int = key(
@@ -277,7 +277,7 @@ class ParallelConfig:
     )
     pp_layers: tuple[int, ...] = key((), "layers of each stage in the model's order; empty: as even as the head allows")
     pp_micro_batches: int | None = key(
-        None, "micro-batches per pipeline pass, further ones are accumulated in turn; null: all of a step"
+        None, "micro-batches per pipeline pass, the others are accumulated in turn; null: all of a step"
     )
     micro_batch_sequences: int | None = key(
         None, "sequences per forward pass and rank; null: all that a GPU's memory holds, or 1 GiB of it on a CPU"
@@ -315,7 +315,7 @@ class CompileConfig:
         None, "folder of compiled code shared by jobs; null: TORCHINDUCTOR_CACHE_DIR, else one in your cache folder"
     )
     cuda_graphs: bool = key(False, "replay each block as a CUDA graph (shapes are static)")
-    step_graph: bool | None = key(None, "replay each step as one CUDA graph; null: on one GPU, where that is possible")
+    step_graph: bool | None = key(None, "replay each step as one CUDA graph; null: on one GPU, if possible")
     warmup_steps: int = key(2, "steps in which graphs may be compiled; compiling later is an error; -1: never an error")
 
 
@@ -354,7 +354,7 @@ class HealthConfig:
 class ProfileConfig:
     """Profiler and memory history. Not part of a point's key."""
 
-    start: int | None = key(None, "first step that torch.profiler records, after one of warm-up; null: off")
+    start: int | None = key(None, "first step that torch.profiler records, after one of warmup; null: off")
     steps: int = key(3, "steps recorded")
     every: int | None = key(None, "record again after this many steps [steps]; null: once")
     ranks: str = key("first", "which ranks record", ("first", "all"))

@@ -137,7 +137,7 @@ def check_watching(config: RunConfig) -> None:
         if profile.every <= profile.steps:
             raise ValueError(
                 f"profile.every={profile.every} is not allowed: it must exceed profile.steps={profile.steps}, for the "
-                "step of warm-up"
+                "step of warmup"
             )
 
 

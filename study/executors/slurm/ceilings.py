@@ -113,7 +113,7 @@ def _fitting(shape: JobSpec, allowed: Limits, over: Sequence[Ceiling]) -> str:
     for one in over:
         smaller = _less(smaller, one)
     if _over(smaller, allowed):
-        return "ask for less of one job, or for another cluster.qos or cluster.account"
+        return "request less for one job, or choose another cluster.qos or cluster.account"
     changed = [name for name in SETTINGS if getattr(smaller, name) != getattr(shape, name)]
     fitting = " ".join(f"cluster.{name}={getattr(smaller, name)}" for name in changed)
     return f"{fitting} would fit" + (", and a run that reaches it is resumed" if changed == ["time_minutes"] else "")

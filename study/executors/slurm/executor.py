@@ -73,7 +73,7 @@ class Slurm(Executor):
         pending = self.runner(["scancel", "--state=PENDING", *ids])
         answer = self.runner(["scancel", "--full", "--signal=TERM", *ids])
         if answer.code is None or pending.code is None:
-            raise ValueError(f"scancel gave no answer ({answer.error or pending.error}): give the command again")
+            raise ValueError(f"scancel gave no answer ({answer.error or pending.error}): run the command again")
 
     def requeue(self, job_id: str) -> bool:
         """Requeue by scontrol, which kills the job that asks."""

@@ -20,7 +20,7 @@ LIMITS = "sacctmgr show assoc where user=$USER, sacctmgr show qos"
 _REASONS: Sequence[tuple[str, QueueReason]] = (
     (
         r"launch[ _]failed[ _]requeued[ _]held",
-        QueueReason("SLURM could not start it on its node, and holds it since", STUCK, "scontrol release {jobs}"),
+        QueueReason("SLURM could not start it on its node and has held it since", STUCK, "scontrol release {jobs}"),
     ),
     (
         r"(user[ _]env|JobHoldMaxRequeue|job requeued in held state|special exit|REQUEUE_HOLD|SPECIAL_EXIT)",
@@ -31,7 +31,7 @@ _REASONS: Sequence[tuple[str, QueueReason]] = (
     (r"JobHeldUser", QueueReason("held by its owner", STUCK, "scontrol release {jobs}")),
     (
         r"JobHeldAdmin",
-        QueueReason("held by an administrator", STUCK, "ask them why; they give: scontrol release {jobs}"),
+        QueueReason("held by an administrator", STUCK, "ask them why; they can run: scontrol release {jobs}"),
     ),
     (
         r"DependencyNeverSatisfied",
@@ -44,9 +44,9 @@ _REASONS: Sequence[tuple[str, QueueReason]] = (
         r"BadConstraints|NodeNotInPart|PartitionNodeLimit|PartitionConfig|AccountNotAllowed|QOSNotAllowed|InvalidAccount"
         r"|InvalidQOS|.*(?:MaxWallDurationPerJob|PerJob|MaxWallPerJob|PartitionTimeLimit|PerNode(?:Limit)?\b)",
         QueueReason(
-            "it asks for more, or for other things, than the partition or your account may have",
+            "it requests more than the partition or your account allows, or something else",
             STUCK,
-            "scancel {jobs}, change cluster.* (python -m study doctor shows what there is), give the command again",
+            "scancel {jobs}, change cluster.* (python -m study doctor shows what there is), run the command again",
         ),
     ),
     (
@@ -60,8 +60,8 @@ _REASONS: Sequence[tuple[str, QueueReason]] = (
         ),
     ),
     (r"(QOS|Assoc|Max|Association).*", QueueReason("a limit of your account or its QOS is used up", LIMIT, LIMITS)),
-    (r"BeginTime", QueueReason("it was started in vain or asked to wait: SLURM tries again shortly")),
-    (r"JobArrayTaskLimit", QueueReason("as many of its array run as are to (cluster.array_parallelism)")),
+    (r"BeginTime", QueueReason("it could not be started yet: SLURM tries again soon")),
+    (r"JobArrayTaskLimit", QueueReason("its array already runs as many jobs as cluster.array_parallelism allows")),
     (r"Reservation", QueueReason("its reservation has not begun, or is over", LIMIT, "scontrol show reservation")),
     (r"Licenses", QueueReason("its licenses are in use")),
     (r"Priority", QueueReason("others are before it")),

@@ -90,7 +90,7 @@ def submit(request: JobRequest, script: str, runner: Runner = query.run) -> str:
     full = limits.is_limit(answer.error)
     no = not full and refusal.refused(answer.error)
     keys = refusal.blamed(answer.error, request.shape) if no else ""
-    what = f": {keys}: change it and give the command again" if keys else ""
+    what = f": {keys}: change it and run the command again" if keys else ""
     raise SubmitError(f"sbatch failed: {said}{what}", ambiguous=not (full or no), full=full)
 
 

@@ -27,8 +27,8 @@ from tests.study.support.studies import make_study
             ["unknown", "queued", "running"],
             1,
             Done(1, 1, 0, 1),
-            "1 told to stop, after a checkpoint; 1 taken out of SLURM's queue; 1 of unknown state: what SLURM has of "
-            "it is cancelled, what runs elsewhere is not reached",
+            "1 told to stop, after a checkpoint; 1 taken out of SLURM's queue; 1 of unknown state: its jobs in "
+            "SLURM are cancelled; what runs elsewhere is not reached",
         ),
     ],
 )
@@ -91,7 +91,8 @@ def test_before_the_first_study_there_is_nothing_to_list(
 
 
 @pytest.mark.parametrize(
-    ("begun", "said"), [(False, "MLflow shows a point from its first attempt on"), (True, "MLflow has not got it yet")]
+    ("begun", "said"),
+    [(False, "MLflow shows a point from its first attempt on"), (True, "MLflow does not have it yet")],
 )
 def test_a_point_without_an_attempt_is_not_on_its_way_to_mlflow(
     begun: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -16,10 +16,10 @@ from study.commands import cancel
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (errno.ENOSPC, "No space left on device: make room, then give the same command again"),
-        (errno.EDQUOT, "Disk quota exceeded: make room, then give the same command again"),
-        (errno.EROFS, "Read-only file system: who changes a study writes there; status, show, logs and cost only read"),
-        (errno.EACCES, "Permission denied: who changes a study writes there; status, show, logs and cost only read"),
+        (errno.ENOSPC, "No space left on device: make room, then run the same command again"),
+        (errno.EDQUOT, "Disk quota exceeded: make room, then run the same command again"),
+        (errno.EROFS, "Read-only file system: changing a study writes there; status, show, logs and cost only read"),
+        (errno.EACCES, "Permission denied: changing a study writes there; status, show, logs and cost only read"),
     ],
 )
 def test_a_disk_that_takes_nothing_is_said_in_one_line(

@@ -414,7 +414,7 @@ def test_single_jobs_go_out_as_many_as_may_run_at_once(alive: int, over: str, ou
     seen = Limits(Controller(0), queue=Queue({str(n): 1 for n in range(alive)}, 8))
     found = plan(ledger.fold([*events, asked]), seen, {}, over=over)
     assert len(found.parts) == out
-    assert found.why == "cluster.array_parallelism=8 is used by the jobs there are"
+    assert found.why == "cluster.array_parallelism=8 is used up by the jobs that wait or run"
 
 
 def test_a_job_that_slurm_starts_again_is_not_settled(tmp_path: Path) -> None:

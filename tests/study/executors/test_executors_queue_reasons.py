@@ -34,9 +34,9 @@ def point(key: str, state: PointState = PointState.QUEUED, reason: str = "", job
         ("JobHoldMaxRequeue", STUCK, "too often"),
         ("REQUEUE_HOLD", STUCK, "holds it"),
         ("DependencyNeverSatisfied", STUCK, "never starts"),
-        ("PartitionTimeLimit", STUCK, "asks for more"),
-        ("QOSMaxWallDurationPerJobLimit", STUCK, "asks for more"),
-        ("BadConstraints", STUCK, "asks for more"),
+        ("PartitionTimeLimit", STUCK, "requests more"),
+        ("QOSMaxWallDurationPerJobLimit", STUCK, "requests more"),
+        ("BadConstraints", STUCK, "requests more"),
         ("QOSMaxJobsPerUserLimit", LIMIT, "a limit of your account"),
         ("QOSGrpCpuLimit", LIMIT, "a limit of your account"),
         ("AssocGrpGRESMinutes", LIMIT, "a limit of your account"),
@@ -82,7 +82,7 @@ def test_a_study_that_stands_still_says_so_and_what_helps() -> None:
     lines = queued_lines([*held, point("c", PointState.COMPLETED)])
     assert lines[0].startswith("2 queued: held by its owner (JobHeldUser)")
     assert lines[1].strip() == "scontrol release 7"
-    assert "stands still" in lines[-1] and stands_still(held)
+    assert "is stalled" in lines[-1] and stands_still(held)
 
 
 def test_no_command_that_is_shown_ends_what_runs() -> None:
@@ -97,6 +97,6 @@ def test_a_study_that_moves_does_not() -> None:
     held, next_in_line = point("a", reason="JobHeldUser"), point("b", reason="Priority", job_id="7_1")
     assert not stands_still([held, next_in_line]) and not stands_still([held, point("b", PointState.RUNNING)])
     lines = queued_lines([held, next_in_line])
-    assert lines[1].strip() == "scontrol release 7_0" and not any("stands still" in line for line in lines)
+    assert lines[1].strip() == "scontrol release 7_0" and not any("is stalled" in line for line in lines)
     assert queued_lines([next_in_line]) == [] and queued_lines([]) == []
     assert not stands_still([point("c", PointState.COMPLETED)])

@@ -275,4 +275,4 @@ def test_a_copy_is_kept_while_jobs_may_start_from_it(
     if not kept:
         copy.mkdir()
         write_json(copy / code_version.MARKER, {"id": "v"})
-        assert code.collect(folder.path.parent, time.time(), True)[0].kept == "it was asked for a moment ago"
+        assert code.collect(folder.path.parent, time.time(), True)[0].kept == "it was requested a moment ago"

@@ -303,7 +303,7 @@ def test_a_run_that_was_held_goes_out_again_once_its_owner_is_gone(
     assert __main__.run_first_rank(work(study, key, 1), Signals()) == kinds.HELD
     scheduler = Scheduler(squeue=squeue, sacct=history)
     (seen,) = look(study, scheduler)
-    assert (seen.state, seen.why) == ("running", "an earlier attempt still has the run")
+    assert (seen.state, seen.why) == ("running", "an earlier attempt still holds the run")
     assert (follow_up(study, scheduler), events(study, "ended")) == (0, [])
     owner.close()
     follow_up(study, scheduler)

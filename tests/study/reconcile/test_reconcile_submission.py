@@ -249,7 +249,7 @@ def test_a_timeout_after_which_the_job_is_there_is_not_submitted_again(tools: Pa
 def test_a_timeout_after_which_the_job_is_not_there_is_given_up_after_a_while(tools: Path, tmp_path: Path) -> None:
     study, keys = make_study(tmp_path / "s", [1])
     (tools / "mode").write_text("lost")
-    with pytest.raises(ValueError, match=r"Socket timed out.*nothing was submitted: give the command again"):
+    with pytest.raises(ValueError, match=r"Socket timed out.*nothing was submitted: run the command again"):
         submit(study, keys)
     (tools / "mode").write_text("good")
     submit(study, keys)

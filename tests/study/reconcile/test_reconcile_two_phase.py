@@ -136,7 +136,7 @@ def test_a_submission_that_went_through_in_spite_of_the_error(study: StudyFolder
 def test_a_submission_that_never_arrived_is_waited_out_and_given_up(study: StudyFolder) -> None:
     intent(study)
     world = World()
-    with pytest.raises(ValueError, match="timed out: nothing was submitted: give the command again, with other"):
+    with pytest.raises(ValueError, match="timed out: nothing was submitted: run the command again, with other"):
         after_error(study, "s.a", SubmitError("timed out", True), world.services)
     assert world.slept == [2.0] * 5, "ten seconds after the intent"
     assert world.said == ["s.a: never reached the scheduler: its points are submitted again"]
@@ -155,7 +155,7 @@ def test_who_is_in_a_hurry_leaves_it_open(patient: bool, study: StudyFolder) -> 
     intent(study, at=100.0)
     world = World(now=105.0)
     error = ValueError("no answer")  # of a kind that says nothing of itself counts as unclear
-    words = "nothing was submitted" if patient else "it is not known whether s.a was submitted: give the command again"
+    words = "nothing was submitted" if patient else "it is not known whether s.a was submitted: run the command again"
     with pytest.raises(ValueError, match=f"no answer: {words}"):
         after_error(study, "s.a", error, world.services, patient=patient)
     assert bool(world.slept) is patient

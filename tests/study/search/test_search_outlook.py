@@ -123,9 +123,9 @@ def test_a_budget_that_was_too_small_is_named_with_one_that_was_not(tmp_path: Pa
     best = search.incumbent
     assert best is not None and 0 < best.at < R
     enough = search.spent + R - best.at
-    said = f"the budget bears no more: search.budget_flops={enough:.3g} would have brought the best one there"
+    said = f"the budget is used up: search.budget_flops={enough:.3g} would have brought the best one there"
     assert said in outlook.nothing_finished(search)
-    for seed, said in ((0, "with a finite loss: 1 came there and diverged"), (4, "more search.trials carry it on")):
+    for seed, said in ((0, "with a finite loss: 1 came there and diverged"), (4, "more search.trials continue it")):
         study = make_search(tmp_path / f"h{seed}", scheduler="hyperband", trials=20)
         assert said in outlook.nothing_finished(advance(study, 500, seed=seed, lose=0.3).search)
     failing = advance(make_search(tmp_path / "f", trials=4), 1_000, lose=1.0)

@@ -135,7 +135,7 @@ def test_what_a_copy_cannot_take_over_is_refused() -> None:
         return settings_of(config, resolve_run(check(dict(run))), dict(run), dict(space))
 
     assert define({"optim.lr": Interval(1e-3, 1e-1, log=True)}).r == 1351
-    with pytest.raises(ValueError, match=r"model.layers: a member of a population goes on with"):
+    with pytest.raises(ValueError, match=r"model.layers: a member of a population continues with"):
         define({"model.layers": Choice((1, 2, 3, 4))})
     with pytest.raises(ValueError, match=r"search.trials=4 members would differ, but the space has 2 settings"):
         define({"optim.lr": Choice((0.1, 0.2))})

@@ -148,7 +148,7 @@ def test_a_worker_that_is_gone_does_not_count_as_running_once_its_lease_has_run_
     assert "1 worker silent for longer than a lease: the next worker takes the unit over" in view.text(search, study)
     os.utime(study.leases / "1", (0, 0))
     search = TrialQueue.of(study).note_silent().search
-    assert "no worker is advancing a trial: give the study's command again" in view.text(search, study)
+    assert "no worker is advancing a trial: run the study's command again" in view.text(search, study)
     assert study.events.read_bytes() == before  # who looks decides nothing
 
 

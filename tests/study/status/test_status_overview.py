@@ -65,14 +65,14 @@ def test_failures_are_grouped_by_their_kind_with_what_says_most() -> None:
             status("b", "completed"),
             status("c", "failed", kind="code_error", headline="RuntimeError: no"),
             status("d", "failed", kind="gpu_memory", headline="CUDA out of memory too"),
-            status("e", "unknown", why="neither squeue nor sacct know it"),
+            status("e", "unknown", why="neither squeue nor sacct knows it"),
             status("f", "failed", kind="unknown", error=("first", "last words")),
         ]
     )
     assert found == [
         Failure("gpu memory", ("a", "d"), "CUDA out of memory"),
         Failure("code error", ("c",), "RuntimeError: no"),
-        Failure("unknown", ("e",), "neither squeue nor sacct know it"),
+        Failure("unknown", ("e",), "neither squeue nor sacct knows it"),
         Failure("failed", ("f",), "last words"),
     ]
     many = failure_lines([Failure("hang", tuple(f"{n:012d}" for n in range(9)), "x" * 200)])
@@ -134,7 +134,7 @@ def test_lines_about_time_and_cost() -> None:
         ({"time_limit": 1}, "python -m study retry s "),
         ({"running": 1}, "python -m study watch s "),
         ({"waiting": 1}, "python -m study watch s "),
-        ({"pending": 1}, "pending: give the study's command again"),
+        ({"pending": 1}, "pending: run the study's command again"),
         ({"unknown": 1}, "unknown: nothing is done"),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_shard_that_is_a_pickle(here: Path) -> None:
     for place in about.storage_data.values():
         place.offset, place.length = 0, len(shard)
     put(here, shard, "__0_0.distcp")
-    with pytest.raises(ValueError, match="holds something else than tensors"):
+    with pytest.raises(ValueError, match="contains something other than tensors"):
         read_all(put(here, pickle.dumps(about)))
     assert unharmed(here)
 
@@ -199,7 +199,7 @@ def test_a_tag_in_yaml(here: Path, tag: str, capsys: pytest.CaptureFixture[str])
     assert branch(["--parent", RUN, "--out", "branched", "--tokens", "256"]) == 2
     assert "config.yaml is not YAML" in capsys.readouterr().err
     folder = study_folder(here)
-    with pytest.raises(ValueError, match=r"study\.yaml is not YAML .*give the study's command again"):
+    with pytest.raises(ValueError, match=r"study\.yaml is not YAML .*run the study's command again"):
         load_section(folder, "cluster")
     assert unharmed(here)
 

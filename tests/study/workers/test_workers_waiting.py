@@ -45,8 +45,8 @@ def test_held_workers_are_named_with_what_helps(tmp_path: Path) -> None:
     held, runs = Job(JobState.QUEUED, "PENDING", "JobHeldUser"), Job(JobState.RUNNING, "RUNNING")
     said = waiting.lines(folder, look(held, held))
     assert said[0].startswith("2 queued: held by its owner") and said[1].strip() == "scontrol release 7"
-    assert "stands still" in said[-1]
-    assert "stands still" not in " ".join(waiting.lines(folder, look(held, runs)))
+    assert "is stalled" in said[-1]
+    assert "is stalled" not in " ".join(waiting.lines(folder, look(held, runs)))
     assert waiting.lines(folder, look(Job(JobState.QUEUED, "PENDING", "Priority"), runs)) == []
     assert waiting.lines(folder, look(Job(JobState.COMPLETED, "COMPLETED"))) == []
 
@@ -122,7 +122,7 @@ def test_status_says_that_slurm_refuses_the_workers_until_it_takes_them(
     said = " ".join(capsys.readouterr().out.split())
     told = words.splitlines()[0]
     assert f"pending: refused by SLURM: sbatch failed: {told}: {key}: change it" in said
-    assert "pending: change what SLURM refused, give the study's command again" in said
+    assert "pending: change what SLURM refused, run the study's command again" in said
     main(["status", str(folder.path), "--json"])
     assert key in json.loads(capsys.readouterr().out)["refused"]
     sbatch.write_text("")

@@ -138,7 +138,7 @@ def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path, tiny: RunConfig, c
     torch.testing.assert_close(logits(model, torch.tensor([ids[:16]])), wanted, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="exists: name a folder that does not"):
         export(run, tmp_path / "out")
-    with pytest.raises(ValueError, match="no whole checkpoint of step 8"):
+    with pytest.raises(ValueError, match="no complete checkpoint of step 8"):
         export(run, tmp_path / "other", step=8)
     assert not list(tmp_path.glob(".other*"))
 

@@ -77,7 +77,7 @@ def test_a_pass_that_runs_out_of_memory_is_begun_anew_with_half(
     assert micro.fitted(runs_out_above(2, sizes, micro), lambda: begun.append(micro.size)) == "done"
     assert sizes == [8, 4, 2]
     assert begun == [4, 2] and memory.released == 2, "gradients are forgotten, and memory is given back"
-    assert "micro-batches of 8 sequences do not fit the GPU: going on with 4" in capsys.readouterr().out
+    assert "micro-batches of 8 sequences do not fit the GPU: continuing with 4" in capsys.readouterr().out
     assert around.notes.read() == Seen(0, None, 4, memory.free), "the next run knows"
 
 

@@ -52,7 +52,7 @@ def test_one_graph_serves_all_blocks_and_later_shapes_are_refused() -> None:
         assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(plain, compiled, strict=True))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in stack().named_parameters()]
-    with pytest.raises(RuntimeError, match=r"1 steps of warm-up.*compile\.warmup_steps"), watch.step():
+    with pytest.raises(RuntimeError, match=r"1 steps of warmup.*compile\.warmup_steps"), watch.step():
         gradients(model, rows=5)
     gradients(model, rows=6)  # outside of a step anything may be compiled
 
