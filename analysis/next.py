@@ -17,7 +17,7 @@ from analysis.text.commandline import Key
 
 PURPOSE = (
     "The runs that tell most about the loss at a target budget, chosen one after another by the expected drop of the\n"
-    "forecast's variance for their FLOPs, and the folder of configs that python -m study.sweep runs as it is."
+    "forecast's variance for their FLOPs, and the folder of configs for python -m study.sweep."
 )
 EXAMPLES = (
     "python -m analysis.next runs=runs/isoflop target=1e15 budget=2e13",
@@ -67,7 +67,7 @@ def act(options: Mapping[str, Any]) -> int:
     label = str(frame["study"].iloc[0])
     print(text(found, str(frame.loc[frame["used"], "loss_unit"].iloc[0])))
     if not found.runs:
-        raise ValueError("no candidate fits into the budget: give a larger budget=, or a smaller largest=")
+        raise ValueError("no candidate fits into the budget: give a larger budget= or a smaller largest=")
     folder = Path(options["out"] or Path("reports") / label / "next")
     if any(run.width is None for run in found.runs):
         print("note: no model shape comes near some of these sizes: no config is written for python -m study.sweep")
@@ -112,8 +112,8 @@ def _simulation(share: Share) -> str:
     spread = f"{numbers.percent(share.sd_now)} now, {numbers.percent(share.sd_grid)} by the grid"
     if share.sd_grid >= TELLS * share.sd_now:
         return (
-            f"simulated: {grid} would hardly narrow the forecast ({spread}): what is unsure there is the form of the "
-            "law so far out, which runs of this size do not tell"
+            f"simulated: {grid} would hardly narrow the forecast ({spread}): the uncertainty there is in the "
+            "form of the law so far out, which runs of this size cannot reduce"
         )
     if share.share is None:
         end = numbers.percent(share.sd_chosen)

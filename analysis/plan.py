@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Basis", "Option", "OtherLaw", "Plan", "from_constants", "from_frame", "main", "make", "plan"]
 
-PURPOSE = "What to train with a budget: sizes, tokens and loss with intervals, under each assumption that is given."
+PURPOSE = "What to train with a budget: sizes, tokens and loss with intervals, under each assumption given."
 EXAMPLES = (
     "python -m analysis.plan runs=runs/isoflop budget=1e15 overtrain=4 inference_tokens=1e12",
     "python -m analysis.plan runs=runs.csv flop_rule=6ND gpu_hours=5000 peak=989e12 mfu=0.4 unique_tokens=3e10",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from analysis.values.blocks import Kinds
     from analysis.values.study_result import Fit
 
-PURPOSE = "The errors of a fit's law on runs that it has not seen: rows that it was fitted to are left out."
+PURPOSE = "The errors of a fit's law on runs that it has not seen: the rows that it was fitted to are left out."
 EXAMPLES = ("python -m analysis.score fit=reports/isoflop/fit.json runs=runs/larger",)
 KEYS = (
     Key("fit", "fit.json as analysis.fit wrote it, with runs.csv beside it", required=True),

@@ -126,7 +126,7 @@ def inference(given: Law | Array, price: Cost, loss: Array, served: float, sizes
 def limited_data(
     given: Law | Array, price: Cost, budget: float, sizes: tuple[float, float], *, unique: float, repeats: Repeats
 ) -> Answers:
-    """Return the lowest loss that a budget [FLOPs] buys with only `unique` tokens, repeated as often as that pays.
+    """Return the lowest loss that a budget [FLOPs] buys with only `unique` tokens, repeated as often as it helps.
 
     The law is read at the effective tokens D' and, for parameters beyond the optimum for `unique` tokens, the
     effective parameters N' (Muennighoff et al. 2023, arXiv 2305.16264, section 3 and eq. 5-6); a law of repeats that

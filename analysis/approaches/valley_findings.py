@@ -70,9 +70,7 @@ def flat_kept(minima: Sequence[Parabola], noise: float) -> list[Check]:
     text = (
         f"{numbers.counted(len(labels), 'valley')} within twice the noise of {100 * noise:.2g} % kept ({named} FLOPs)"
     )
-    return [
-        finding("flat_kept", text, "where such a minimum lies is the noise's choice: flat_valleys=drop leaves it out")
-    ]
+    return [finding("flat_kept", text, "noise decides where such a minimum lies: flat_valleys=drop leaves it out")]
 
 
 def of_draws(flops: Array, drawn: Array, found: Sequence[Scatter]) -> list[Check]:
@@ -83,7 +81,7 @@ def of_draws(flops: Array, drawn: Array, found: Sequence[Scatter]) -> list[Check
     bad = lost > MANY_UNDEFINED
     if bad.any():
         shares = ", ".join(f"{numbers.percent(s)} at {c:.3g} FLOPs" for s, c in zip(lost[bad], flops[bad], strict=True))
-        advice = "there is no interval where 5 % are reached: widen the sizes of these budgets or add seeds"
+        advice = "from 5 % on there is no interval: widen the sizes of these budgets or add seeds"
         out.append(finding("undefined_draws", f"resampled valleys without a minimum: {shares}", advice))
     if found:
         out += scatter.beyond(found[0])

@@ -35,7 +35,7 @@ def window(key: Key, text: str) -> str:
 
 KEYS = (
     Key("valley_window", "approach 2: sizes within this factor of a budget's best one; all: every size", "8", window),
-    Key("flat_valleys", "approach 2: valleys less deep than twice the runs' noise", "drop", choices=("drop", "keep")),
+    Key("flat_valleys", "approach 2: valleys shallower than twice the runs' noise", "drop", choices=("drop", "keep")),
 )
 
 

@@ -72,7 +72,10 @@ def _unusable_rows(on: Data) -> list[Check]:
         return []
     named = numbers.listed((f"{row.key}: {row.reason}" for row in cells), "; ")
     text = f"{numbers.counted(len(cells), 'row')} cannot be used ({named})"
-    advice = "fill in or mend these cells; runs that diverged for their size or rate bias the law towards the others"
+    advice = (
+        "fill in or fix these cells; if runs diverged because of their size or learning rate, the law is biased "
+        "towards the others"
+    )
     return [finding("unusable_rows", text, advice)]
 
 
@@ -81,7 +84,7 @@ def _mid_schedule(on: Data) -> list[Check]:
     if not count:
         return []
     text = f"{count} runs had not finished their learning-rate schedule"
-    advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or mid_schedule=correct"
+    advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or use mid_schedule=correct"
     return [finding("mid_schedule", text, advice)]
 
 
@@ -94,13 +97,13 @@ def _flops(on: Data) -> list[Check]:
     text, level = f"FLOPs differ from 6 N D by {between}", "warning"
     advice = "attention or another count of N: exact FLOPs are used, do not mix with results that assume 6 N D"
     if on.flop_rule not in ASSUMED:
-        text, level = f"FLOPs by {on.flop_rule} differ from 6 N D by {between}, as they should", "note"
+        text, level = f"FLOPs by {on.flop_rule} differ from 6 N D by {between}, as expected", "note"
         advice = "the exact count is used everywhere; results that assume 6 N D cannot be compared with these"
     elif max(ratio.max(), 1 / ratio.min()) > FAR:
         text = f"FLOPs are {ratio.min():.3g} to {ratio.max():.3g} times 6 N D"
         advice = (
-            "no count of parameters differs by so much: see that params, tokens and flops have one unit in all "
-            "rows (columns=params:size_m*1e6)"
+            "counts of parameters do not differ by that much: check that params, tokens and flops have one unit in "
+            "all rows (columns=params:size_m*1e6)"
         )
     return [finding("flops_not_6nd", text, advice, level)]
 
@@ -109,7 +112,7 @@ def _not_isoflop(on: Data) -> list[Check]:
     if not (np.bincount(on.rows.budget) < 3).all():
         return []
     text = "no budget has three runs: the runs do not form isoFLOP groups"
-    return [finding("not_isoflop", text, "the surface is the approach for such runs")]
+    return [finding("not_isoflop", text, "use the surface for such runs")]
 
 
 OF_DATA: tuple[Callable[[Data], list[Check]], ...] = (
@@ -219,10 +222,11 @@ def outlook(
         if sizes:
             least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
             text += f" ({least} {numbers.count(sizes[least])}, {most} {numbers.count(sizes[most])})"
-        out.append(finding("disagreement", text, "the truth may lie between; run a valley at a larger budget"))
+        out.append(finding("disagreement", text, "the truth may lie between them; train a valley at a larger budget"))
     if plan is not None and plan.extrapolation_factor > 30:
         text = f"the budget is {plan.extrapolation_factor:.3g} times the largest run"
-        out.append(finding("far_extrapolation", text, "run a valley in between first; intervals hold no form error"))
+        advice = "train a valley in between first; intervals do not include model-form error"
+        out.append(finding("far_extrapolation", text, advice))
     return [*out, *_tested(plan, test)]
 
 
@@ -242,9 +246,9 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
         text = f"the held-out largest budget is predicted {100 * test.relative_error:+.1f} % off"
         out.append(finding("backtest_error", text, "expect at least this error in the forecast"))
     if test.one_sided and test.mean_relative_error is not None:
-        text = f"the backtest misses on one side: {one_sided(test)}"
+        text = f"the backtest errs in one direction: {one_sided(test)}"
         level = "warning" if abs(test.mean_relative_error) > BIASED else "note"
-        out.append(finding("backtest_bias", text, "expect the forecast to be off on that side", level))
+        out.append(finding("backtest_bias", text, "expect the forecast to be off in that direction", level))
     ends = plan.intervals.get("loss") if plan is not None else None
     if plan is not None and plan.loss and ends is not None:
         low, high = (end / plan.loss - 1.0 for end in ends)
@@ -255,9 +259,8 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
                 f"the held-out loss lies {100 * beyond:+.1f} % from its prediction, where the forecast's interval "
                 f"reaches from {100 * low:+.1f} to {100 * high:+.1f} %"
             )
-            out.append(
-                finding("interval_short", text, "trust the forecast to the backtest's error, not to its interval")
-            )
+            advice = "expect errors like the backtest's in the forecast: its interval is too short"
+            out.append(finding("interval_short", text, advice))
     return out
 
 
@@ -281,4 +284,4 @@ def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
     ends = [next(line for line in known if line.value == end) for end in (low, high)]
     which = " and ".join(f"{line.option or line.choice} {line.value:.2f}" for line in ends)
     text = f"{known[0].quantity} lies between {low:.2f} and {high:.2f} over {len(values)} choices of the analysis"
-    return [finding("choices_disagree", f"{text} ({which})", "the interval holds one choice only: say which was made")]
+    return [finding("choices_disagree", f"{text} ({which})", "the interval covers one choice only: state which one")]

@@ -126,5 +126,5 @@ def _said(bias: np.ndarray, left: np.ndarray, lost: int) -> Check:
         f"is how far they lie from the law of the finished runs; the rest scatters by {100 * float(np.std(left)):.2f} %"
     )
     text += f"; {lost} lie too far and stay out" if lost else ""
-    advice = "compare with mid_schedule=exclude: intervals do not hold the error of the correction"
+    advice = "compare with mid_schedule=exclude: intervals do not include the error of the correction"
     return finding("mid_schedule_corrected", text, advice)

@@ -137,8 +137,8 @@ def _odd(rows: Rows) -> list[Check]:
         far = 100.0 * np.expm1(left)
         ordered = np.flatnonzero(odd)[np.argsort(-np.abs(far[odd]), kind="stable")]
         named = numbers.listed(f"{rows.keys[i]} {far[i]:+.1f} %" for i in ordered)
-        text = f"{numbers.counted(len(ordered), 'loss')} far from the others of like size and tokens ({named})"
-        out.append(finding("outliers", text, "look at these runs; leave out those that went wrong (where=)"))
+        text = f"{numbers.counted(len(ordered), 'loss')} far from the others of similar size and tokens ({named})"
+        out.append(finding("outliers", text, "check these runs; leave out those that went wrong (where=)"))
     return out
 
 

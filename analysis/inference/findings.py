@@ -72,7 +72,7 @@ def _few_models(fit: InferredLaw) -> list[Check]:
     text = (
         f"the law of the error rests on {numbers.counted(fit.nobs, 'model')}: it predicts nothing outside their losses"
     )
-    return [finding("few_models", text, f"add models: from fewer than {FEWEST_MODELS} it is not extrapolated")]
+    return [finding("few_models", text, f"add models: with fewer than {FEWEST_MODELS} it is not extrapolated")]
 
 
 def _unidentified(fit: InferredLaw) -> list[Check]:
@@ -128,7 +128,7 @@ def _units(extra: Mapping[str, Array]) -> list[Check]:
     if (extra["tokens"] < extra["params"]).all():
         text = "every run has fewer tokens than parameters"
         return [
-            finding("few_tokens", text, "see that params and tokens are not exchanged: columns=params:..,tokens:..")
+            finding("few_tokens", text, "check that params and tokens are not swapped: columns=params:..,tokens:..")
         ]
     return []
 
@@ -171,9 +171,8 @@ def _warmup(extra: Mapping[str, Array]) -> list[Check]:
         return []
     most, limit = 100 * float(np.nanmax(share)), 100 * WARMUP_SHARE
     text = f"{numbers.counted(bad, 'run')} warm up for more than {limit:g} % of the tokens, up to {most:.0f} %"
-    return [
-        finding("long_warmup", text, "small runs are handicapped, which tilts the exponents: scale warm-up with size")
-    ]
+    advice = "small runs are handicapped, which tilts the exponents: scale the warmup with size"
+    return [finding("long_warmup", text, advice)]
 
 
 def _learning_rates(extra: Mapping[str, Array]) -> list[Check]:

@@ -83,7 +83,7 @@ def _limited(verdict: Identified, value: float) -> Identified:
 
 
 def _needless(fit: Estimate) -> dict[str, Identified]:
-    """Return coefficient and exponents of a power as not identified where the runs are said as well without it.
+    """Return coefficient and exponents of a power as not identified where the law fits the runs as well without it.
 
     An exponent of a term that is not there fits noise, and its profile may close all the same.
     """
@@ -105,7 +105,7 @@ def _needless(fit: Estimate) -> dict[str, Identified]:
         gained = 2.0 * (p.loss.llf_of(fit.objective, p.y.size) - p.loss.llf_of(without.objective, p.y.size))
         if gained < cut:
             term = f"{coefficient}/" + " ".join(f"{column}^{exponent}" for column, exponent in parts)
-            reason = f"the runs are said as well without {term}"
+            reason = f"the law fits the runs as well without {term}"
             found |= {name: Identified(False, reason) for name in (coefficient, *own)}
     return found
 

@@ -46,7 +46,9 @@ def _groups(fit: InferredLaw) -> list[Check]:
     df = between_df(fit) if fit.interval == "bootstrap" and fit.plan.shared else np.inf
     if not holds or df == 0.0:
         text = f"{fit.nobs} rows are of {what}, and the intervals treat every row as independent"
-        advice = "use cluster=auto or interval=sandwich" if not holds else f"too few to see what they share: add {name}"
+        advice = (
+            "use cluster=auto or interval=sandwich" if not holds else f"too few to estimate what they share: add {name}"
+        )
         return [finding("clustered_rows", text, f"{advice}; until then intervals are lower bounds")]
     if count >= resampling.FEW_CLUSTERS:
         return _shared(fit, name, what, df) if np.isfinite(df) else []
@@ -62,8 +64,8 @@ def _groups(fit: InferredLaw) -> list[Check]:
 def _shared(fit: InferredLaw, name: str, what: str, df: float) -> list[Check]:
     """Return that intervals hold what the rows of a group share, and how much is known of it."""
     text = f"{fit.nobs} rows are of {what}: intervals allow for errors that a {SCHEMES[name].unit}'s rows share, "
-    text += f"of which {df:.2g} degrees of freedom tell"
-    advice = f"where rows share none they are wider than need be; more {name} narrow them"
+    text += f"estimated from {df:.2g} degrees of freedom"
+    advice = f"if rows share none, they are wider than necessary; more {name} narrow them"
     return [finding("shared_errors", text, advice)]
 
 
@@ -79,9 +81,7 @@ def _wild(fit: InferredLaw) -> list[Check]:
     text = (
         f"{numbers.counted(int(far.sum()), 'row')} of {fit.nobs} lie more than {WILD:g} robust deviations from the law"
     )
-    advice = (
-        "resamples draw such rows now more and now less often, so that intervals are wide: see what went wrong there"
-    )
+    advice = "resamples contain such rows more or less often, which makes intervals wide: check these rows"
     return [finding("wild_rows", text, advice)]
 
 
@@ -93,7 +93,7 @@ def _repeats(fit: InferredLaw) -> list[Check]:
     df = int((count[count > 0] - 1).sum())
     if df >= FEWEST_REPEATS:
         return []
-    text = f"intervals rest on {numbers.counted(df, 'repeat')} of settings, and hold what seeds do, nothing else"
+    text = f"intervals rest on {numbers.counted(df, 'repeat')} of settings, and include the effect of seeds only"
     return [finding("few_repeats", text, "repeat more settings, or cluster=auto")]
 
 
@@ -102,7 +102,7 @@ def _undefined(fit: InferredLaw) -> list[Check]:
     if not shares:
         return []
     text = ", ".join(f"{numbers.percent(share)} for {name}" for name, share in shares.items())
-    advice = "half of them count as beyond either end of the interval; from the share that it leaves out there is none"
+    advice = "half of them count as beyond each end of the interval; if they reach the share outside it, there is none"
     return [finding("undefined_draws", f"resamples without a value: {text}", advice)]
 
 
@@ -120,7 +120,7 @@ def _biased(fit: InferredLaw) -> list[Check]:
     if not names:
         return []
     text = f"the estimate of {', '.join(names)} lies beyond the middle {100 * fit.confidence:g} % of its own resamples"
-    advice = "its interval is made wide enough for a bias on either side: do not quote it to its last digits; add runs"
+    advice = "its interval is widened to cover a bias on either side: do not quote it to its last digits; add runs"
     return [finding("biased_resamples", text, advice)]
 
 

@@ -127,7 +127,7 @@ def beyond(found: Scatter) -> list[Check]:
     text = (
         f"best sizes lie {np.sqrt(found.square / found.expected):.2g} times as far from their power law as the runs' "
     )
-    advice = "tuning, schedules or sizes drift over budgets: the exponents' intervals allow for it, no other does"
+    advice = "tuning, schedules or sizes drift over budgets: only the intervals of the exponents allow for it"
     return [finding("valley_scatter", f"{text}noise lets them", advice)]
 
 

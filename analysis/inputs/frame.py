@@ -85,14 +85,14 @@ def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
         counts = ", ".join(f"{n} {code}" for code, n in frame["drop_code"].value_counts().items()) or "no run at all"
         first = next((str(reason) for reason in frame["drop_reason"] if reason), "")
         why = f"; the first: {first}" if first else ""
-        raise ValueError(f"there is no finished run to fit ({counts}){why}. Wait for the study, or mend the rows")
+        raise ValueError(f"there is no finished run to fit ({counts}){why}. Wait for the study, or fix the rows")
     for column, what in ONE_KIND.items():
         if column in COMPARABLE_IN_BITS and (good["loss_unit"] == BITS_PER_BYTE).all():
             continue
         kinds = sorted({str(v) for v in good[column] if not empty(v)})
         if len(kinds) > 1:
             raise ValueError(
-                f"the runs mix {what}: {column} is {', '.join(kinds)}; fit them apart (where={column}:VALUE)"
+                f"the runs mix {what}: {column} is {', '.join(kinds)}; fit them separately (where={column}:VALUE)"
                 + ("; losses in bits per byte can be compared" if column in COMPARABLE_IN_BITS else "")
             )
     _refuse_units(good)

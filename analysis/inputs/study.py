@@ -42,7 +42,7 @@ def from_runs(
     latest = _read(folder / "latest.json") if which == "latest" else None
     if which == "latest" and latest is None:
         raise ValueError(
-            f"points=latest: {folder / 'latest.json'} is missing or damaged: give the study's command again"
+            f"points=latest: {folder / 'latest.json'} is missing or damaged: run the study's command again"
         )
     for point in _points(points):
         if latest is not None and point["key"] not in latest["keys"]:

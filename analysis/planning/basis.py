@@ -195,7 +195,7 @@ def _instead(runs: _Runs, form: str, lacks: str, others: Sequence[Beside]) -> Ba
     every = "; ".join(f"{name}: {why}" for name, why in said.items())
     raise UnansweredError(
         f"no law of these runs qualifies for a plan ({every}). Add runs, larger budgets first; strict=no plans with "
-        f"form={form} all the same: an extrapolation, not a recommendation"
+        f"form={form} anyway: an extrapolation, not a recommendation"
     )
 
 

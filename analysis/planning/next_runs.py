@@ -107,9 +107,9 @@ def far_off(found: Next) -> tuple[str, ...]:
     beyond = [ratio for _, ratio in odd if not low / 1.5 <= ratio <= high * 1.5]
     return (
         f"tokens per parameter {shown} are far from the target's {numbers.number(found.target_ratio, 2)}. These runs "
-        "are not proposed as models: at one ratio the terms of N and D fall together, and runs far off it tell them "
-        "apart at the least compute",
-        f"the runs done have {numbers.number(low, 2)} to {numbers.number(high, 2)}"
+        "are not proposed as models: at one ratio the terms of N and D fall together, and runs far from it separate "
+        "them with the least compute",
+        f"the finished runs have {numbers.number(low, 2)} to {numbers.number(high, 2)}"
         + (", so the law is tested beyond what it was fitted to" if beyond else "")
         + f"; ratios={numbers.number(found.target_ratio / FAR, 1)}:{numbers.number(found.target_ratio * FAR, 1)} "
         "leaves such runs out",

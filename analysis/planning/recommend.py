@@ -120,7 +120,7 @@ def recommend(
     source = "surface" if law is not None else "frontier"
     plan = dataclasses.replace(followed(chosen, proposals, rows, budget), loss_from=source)
     if chosen == "surface":
-        assert surface is not None, "it was fitted where it is followed"
+        assert surface is not None, "it was fitted where it is used"
         block = surface.block
         return with_path(plan, makers[chosen], float(rows.flops.min()), lambda p, _: by_exponents(p, block))
     laws = valley_fit.block.exponents

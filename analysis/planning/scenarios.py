@@ -137,9 +137,7 @@ def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:
     notes = list(basis.notes)
     far = budget / basis.largest if basis.largest else None
     if far is not None and far > 30:
-        notes.append(
-            f"the budget is {far:.3g} times the largest run: its intervals do not cover errors of the extrapolated form"
-        )
+        notes.append(f"the budget is {far:.3g} times the largest run: its intervals do not include model-form error")
     if far is not None and basis.tested is not None and far > basis.tested / 0.8:
         reach = f"reach {numbers.factor(basis.tested)} at most" if basis.tested else "are none"
         notes.append(
@@ -183,7 +181,7 @@ def _spread(form: str, others: tuple[OtherLaw, ...], best: Option) -> list[str]:
     if max(sizes) / min(sizes) > 1.5:
         notes.append(
             f"laws that fit the runs about as well put N* between {numbers.count(min(sizes))} and "
-            f"{numbers.count(max(sizes))}: the intervals above hold only one law's uncertainty"
+            f"{numbers.count(max(sizes))}: the intervals above include only one law's uncertainty"
         )
     return notes
 
@@ -206,7 +204,7 @@ def _limited(
         notes.append(f"{epochs:.0f} epochs: repeated tokens are worth next to nothing beyond 16, get more data")
     elif epochs > 4:
         notes.append(f"{epochs:.1f} epochs: beyond 4, repeated tokens are worth clearly less than new ones")
-    text = f"{numbers.count(unique)} distinct tokens, repeated as often as that pays"
+    text = f"{numbers.count(unique)} distinct tokens, repeated as often as it helps"
     return _option("limited data", text, found, **shared, notes=tuple(notes), unique=unique)
 
 

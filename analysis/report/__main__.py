@@ -14,7 +14,7 @@ USAGE = """usage: python -m analysis.report fit=reports/STUDY/fit.json [out=repo
   fit      fit.json as python -m analysis.fit wrote it, with runs.csv beside it
   out      folder for report.html and figures/ (default: the folder of fit.json)
   runs     the study's run folder, for learning curves (default: none)
-  figures  what figures are written as: svg, pdf, png, or some of them (default: all three); their data as csv too
+  figures  formats of the figures: svg, pdf, png, or some of them (default: all three); their data as csv too
   size     of the figures' files: screen, or in print column (3.35 inches wide) or page (7 inches wide)"""
 PATHS = ("fit", "out", "runs")
 CHOICES = {"figures": ("svg", "pdf", "png"), "size": ("screen", "column", "page")}

@@ -50,7 +50,7 @@ def evidence(fit: Fit) -> tuple[tuple[str, str, Html], ...]:
         ]  # fmt: skip
         head = ["curve", "", "points", "R2", "mean |error|", "mean, relative", "worst"]
         kinds = ["nowrap", "nowrap", *["number"] * 5]
-        found.append(("curves", "How well each curve is said", table(head, rows, kinds, "learning curves")))
+        found.append(("curves", "How well the law fits each curve", table(head, rows, kinds, "learning curves")))
     if optima:
         rows = [
             [

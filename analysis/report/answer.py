@@ -73,7 +73,7 @@ def law(fit: Fit) -> Html:
         lines.append(tag("p", join(side, formula.block_law(block)), class_="maths"))
         lines += [_unknown(name, block) for name in block.params if _not_identified(block, name)]
         if plan is not None and plan.approach not in ("surface", "law"):
-            text = f"This law is not followed: what is recommended is by {sentences.by(to_json(plan))}."
+            text = f"This law does not give the recommendation, which is by {sentences.by(to_json(plan))}."
             lines.append(tag("p", text, class_="unknown"))
     else:
         lines.append(tag("p", f"No law L(N, D) could be fitted: {block.reason or 'too few runs'}."))

@@ -42,7 +42,7 @@ def approaches(fit: Fit) -> Html:
             cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
         rows.append(cells)
     head = ["approach", "N", "D", "loss"]
-    title = tag("h3", f"The same question, answered in {_word(len(rows))} ways")
+    title = tag("h3", f"The same question answered in {_word(len(rows))} ways")
     return join(title, table(head, rows, ["", "number", "number", "number"], "recommendations by approach"))
 
 
@@ -146,7 +146,7 @@ def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
         parts.append(tag("h3", "Budgets without a usable minimum"))
         grid = table(["budget", "why", "in full"], body, ["nowrap", "nowrap", ""], "budgets left out")
         parts.append(grid if len(body) <= FEW else tag("details", tag("summary", f"Show all {len(body)}"), grid))
-    return join(*parts) if parts else tag("p", "Nothing: every run and every budget took part.")
+    return join(*parts) if parts else tag("p", "None: every run and every budget was used.")
 
 
 def runs(fit: Fit, rows: Sequence[Row]) -> Html:

@@ -24,7 +24,7 @@ def section(fit: Fit, rows: Sequence[Row], found: Provenance | None) -> Html:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(fit.versions.items()))
     items += [("fitted with", versions)] if versions else []
     parts = [part for name, text in items for part in (tag("dt", name), tag("dd", text))]
-    none = "The runs came as a table: of code, machines and time nothing is recorded."
+    none = "The runs came as a table, which has no record of code, machines and time."
     return join(tag("dl", *parts, class_="method"), tag("p", none, class_="quiet") if found is None else "")
 
 

@@ -96,7 +96,7 @@ def _main(
         tag(
             "footer",
             f"{numbers.count(fit.runs.used)} runs from {fit.source}, fitted {fit.created or 'at an unknown time'}. "
-            "This page is one file: it asks for nothing from outside.",
+            "This page is one file: it loads nothing from outside.",
         ),
     )
 

@@ -76,7 +76,7 @@ def _law(fit: Mapping[str, Any]) -> str:
         unit = ""
     plan = fit.get("recommendation") or {}
     if plan and plan.get("approach") not in ("surface", "law"):
-        shown.append(f"not followed: the recommendation is by {sentences.by(plan)}")
+        shown.append(f"not used: the recommendation is by {sentences.by(plan)}")
     return f"{side}{law_text(surface)} {unit}" + (f"  ({'; '.join(shown)})" if shown else "")
 
 

@@ -20,8 +20,8 @@ PURPOSE = "Several laws on the same runs: information criteria, held-out error, 
 DEFAULT = "chinchilla,chinchilla_tied,chinchilla_interaction,kaplan,kaplan_floor,farseer"
 KEYS = (
     *load.KEYS,
-    Key("forms", "laws by name, divided by commas; list prints them all", DEFAULT),
-    Key("loss", "loss function on log residuals: squared has a likelihood that all laws share; linear: on plain ones",
+    Key("forms", "laws by name, separated by commas; list prints them all", DEFAULT),
+    Key("loss", "loss function on log residuals; squared: a likelihood that all laws share; linear: on plain ones",
         "squared", choices=tuple(LOSSES)),
     Key("resamples", "bootstrap resamples of each law", 0, commandline.whole),
     Key("seed", "seed of the resamples", 0, commandline.whole),

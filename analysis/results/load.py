@@ -21,7 +21,7 @@ FURTHER = (
     ),
     Key(
         "thin",
-        "file: keep one checkpoint in K of every run, and its last; without a run column, one row in K",
+        "file: keep one checkpoint in K of every run, and its last one; without a run column, one row in K",
         1,
         commandline.whole,
     ),
@@ -111,9 +111,9 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
             thin=max(1, int(options.get("thin") or 1)),
         )
     if options["columns"]:
-        raise ValueError(f"columns={options['columns']} is for files, and runs={runs} is none; leave it out")
+        raise ValueError(f"columns={options['columns']} is for files, and runs={runs} is not a file; leave it out")
     if int(options.get("thin") or 1) > 1:
-        raise ValueError(f"thin={options['thin']} is for files, and runs={runs} is none; leave it out")
+        raise ValueError(f"thin={options['thin']} is for files, and runs={runs} is not a file; leave it out")
     found = study.from_runs(path, options["params"] or "matmul", options["points"], unit or columns.LOSS_UNIT)
     return _kept(found, options)
 

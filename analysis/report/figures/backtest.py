@@ -42,14 +42,14 @@ def figure(fit: Fit) -> Figure | None:
     errors = error_bars(backtest)
     panels.append(Panel("errors", "Backtest error of each approach", lambda ax: draw_errors(ax, errors), height=3.4))
     caption = (
-        f"Fitted on {len(backtest.train_budgets)} smaller budgets, the law was asked for "
-        f"{numbers.flops(backtest.held_out_budget)}, {numbers.factor(backtest.extrapolation_factor)} beyond them, and "
-        f"missed the lowest loss by {numbers.percent(abs(backtest.relative_error))}"
+        f"Fitted to {len(backtest.train_budgets)} smaller budgets, the law predicted "
+        f"{numbers.flops(backtest.held_out_budget)}, {numbers.factor(backtest.extrapolation_factor)} beyond them, with "
+        f"an error of {numbers.percent(abs(backtest.relative_error))} in the lowest loss"
     )
     said = to_json(backtest)
     caption += "".join(f"; {text}" for text in (sentences.uncovered(said), sentences.sided(said)) if text) + "."
     return Figure(
-        "backtest", "Backtest: would it have foreseen the largest budget?", caption, tuple(panels), table(backtest)
+        "backtest", "Backtest: would it have predicted the largest budget?", caption, tuple(panels), table(backtest)
     )
 
 

@@ -33,8 +33,8 @@ def figure(fit: Fit) -> Figure | None:
         panels.append(Panel("drift", "The exponent a against the cut", lambda ax: drift(ax, known, whole), height=3.9))
     worst = max(cuts, key=lambda cut: cut.mean_abs_relative_error)
     caption = (
-        f"Each colour is a law fitted on the runs up to a cut of compute and asked for all runs above it. Mean errors "
-        f"reach {numbers.percent(worst.mean_abs_relative_error)}"
+        f"Each colour is a law fitted to the runs up to a cut of compute; it then predicts all runs above it. Mean "
+        f"errors reach {numbers.percent(worst.mean_abs_relative_error)}"
     )
     values = [cut.a for cut in known if cut.a is not None]
     if len(values) > 1:

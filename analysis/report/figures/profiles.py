@@ -45,7 +45,7 @@ def figure(fit: Fit) -> Figure | None:
     )
     if open_:
         caption += f" Open on a side: {', '.join(open_)}."
-    return Figure("profiles", "Profiles: what the runs say of each constant", caption, panels, table(curves))
+    return Figure("profiles", "Profiles: what the runs say about each constant", caption, panels, table(curves))
 
 
 def draw(ax: Axes, curve: ProfileCurve) -> Axes:

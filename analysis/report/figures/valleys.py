@@ -125,9 +125,9 @@ def _caption(curves: Sequence[Curve]) -> str:
         else "No budget has a minimum inside the sizes swept, so these runs alone cannot say which size is best."
     )
     if kept < len(curves):
-        caption += " Hollow dots are of budgets that have none, and approach 2 leaves them out."
+        caption += " Hollow dots belong to budgets without a minimum, which approach 2 leaves out."
     if any(curve.law for curve in curves):
-        caption += " Where the law and a budget's own parabola part, one of them does not hold there."
+        caption += " Where the law and a budget's own parabola diverge, one of them does not hold there."
     if (runs := sum(len(curve.points) for curve in curves)) > MOST_DOTS:
         caption += f" Of {runs:,} runs about {MOST_DOTS:,} are drawn."
     return caption

@@ -391,7 +391,7 @@ def test_draws_without_a_minimum_are_a_finding() -> None:
     (found,) = valley_findings.of_draws(flops, drawn, ())
     assert found.code == "undefined_draws"
     assert found.message == "resampled valleys without a minimum: 1.1 % at 1e+16 FLOPs, 3.0 % at 1e+18 FLOPs"
-    assert "5 % are reached" in found.advice
+    assert "from 5 % on there is no interval" in found.advice
 
 
 def test_an_exponent_without_an_interval_is_not_identified() -> None:

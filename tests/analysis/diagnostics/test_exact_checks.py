@@ -76,7 +76,7 @@ def test_rows_that_were_dropped_are_counted() -> None:
         (
             [1.3, 1.2, 1.1],
             "6*matmul",
-            "FLOPs by 6*matmul differ from 6 N D by +10.0 to +30.0 %, as they should",
+            "FLOPs by 6*matmul differ from 6 N D by +10.0 to +30.0 %, as expected",
             "note",
         ),
         ([30.0, 1.0, 1.0], "6*matmul", "FLOPs by 6*matmul differ", "note"),
@@ -92,7 +92,7 @@ def test_flops_beside_six_n_d(ratio: Any, rule: str, words: str, level: str) -> 
     for check in found:
         assert check.message.startswith(words)
         assert check.level == level
-        units = "no count of parameters differs by so much" in check.advice
+        units = "counts of parameters do not differ by that much" in check.advice
         assert units == ("times 6 N D" in words)
         assert ("cannot be compared" in check.advice) == (level == "note")
 
@@ -336,7 +336,7 @@ def test_a_backtest_that_misses_on_one_side(mean: float, level: str, words: str)
     test = backtest(one_sided=True, mean_relative_error=mean, runs=(RUN, RUN))
     (found,) = findings.outlook(plan(), test)
     assert (found.code, found.level) == ("backtest_bias", level)
-    assert found.message == f"the backtest misses on one side: {words}"
+    assert found.message == f"the backtest errs in one direction: {words}"
     assert findings.one_sided(test) == words
     assert findings.outlook(plan(), replace(test, one_sided=False)) == []
     assert findings.outlook(plan(), replace(test, mean_relative_error=None)) == []

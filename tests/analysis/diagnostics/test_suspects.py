@@ -192,7 +192,7 @@ def test_a_bias_on_one_side_is_said() -> None:
     assert found.one_sided
     said = next(check for check in findings.outlook(None, found) if check.code == "backtest_bias")
     assert said.level == "warning"
-    assert said.message.startswith("the backtest misses on one side: all 5 held-out runs too high, +")
+    assert said.message.startswith("the backtest errs in one direction: all 5 held-out runs too high, +")
 
 
 def test_the_outlook_names_the_ends_of_a_disagreement_and_what_the_interval_would_allow() -> None:

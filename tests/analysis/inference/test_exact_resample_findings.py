@@ -57,13 +57,14 @@ DF = "24 rows are of only {}: what a {}'s rows share is known from {} degrees of
         (6, "bootstrap", BARE, 5.0, "clustered_rows", UNKNOWN.format("6 model sizes"),
          f"use cluster=auto or interval=sandwich{LOWER}"),
         (6, "bootstrap", SHARED, 0.0, "clustered_rows", UNKNOWN.format("6 model sizes"),
-         f"too few to see what they share: add sizes{LOWER}"),
+         f"too few to estimate what they share: add sizes{LOWER}"),
         (6, "bootstrap", SHARED, 1.0, "few_sizes", DF.format("6 model sizes", "model size", "1"), WIDE.format("sizes")),
         (11, "bootstrap", SHARED, 6.28, "few_sizes", DF.format("11 model sizes", "model size", "6.3"),
          WIDE.format("sizes")),
         (12, "bootstrap", SHARED, 6.28, "shared_errors",
-         "24 rows are of 12 model sizes: intervals allow for errors that a model size's rows share, of which 6.3 "
-         "degrees of freedom tell", "where rows share none they are wider than need be; more sizes narrow them"),
+         "24 rows are of 12 model sizes: intervals allow for errors that a model size's rows share, "
+         "estimated from 6.3 degrees of freedom",
+         "if rows share none, they are wider than necessary; more sizes narrow them"),
         (6, "sandwich", SHARED, 0.0, "few_sizes", "24 rows are of only 6 model sizes", WIDE.format("sizes")),
         (12, "sandwich", SHARED, 0.0, "", "", ""),
         (12, "bootstrap", Plan("sizes", ""), 0.0, "", "", ""),
@@ -143,7 +144,7 @@ def test_wild_rows(changed: dict[str, Any], rows: int) -> None:
 def test_few_repeats(cells: Any, changed: dict[str, Any], repeats: int | None) -> None:
     found = said(**{"plan": SEEDS, "rows": len(cells), "data": {"cell": cells}, **changed})
     count = f"{repeats} repeat{'s' * (repeats != 1)}"
-    text = f"intervals rest on {count} of settings, and hold what seeds do, nothing else"
+    text = f"intervals rest on {count} of settings, and include the effect of seeds only"
     wanted = [("few_repeats", "warning", text, "repeat more settings, or cluster=auto")]
     assert words(found) == ([] if repeats is None else wanted)
 

@@ -115,7 +115,7 @@ def test_the_page_says_it_and_invents_nothing(study: Path) -> None:
                  "1970-01-01 00:08 UTC, 3.4 h to the end"):  # fmt: skip
         assert part in text
     table = origin.section(fit, rows, None)
-    assert "of code, machines and time nothing is recorded" in table
+    assert "which has no record of code, machines and time" in table
     assert "commit" not in table and "hours" not in table
     assert "None" not in text + table and "nan" not in text + table
 

@@ -47,7 +47,7 @@ def test_runs_far_from_the_targets_ratio_come_with_the_reason() -> None:
         "tokens per parameter 0.17 (run 1) are far from the target's 20. These runs are not proposed"
     )
     assert "150 (run 2) are far" in " ".join(far_off(replace(found, target_ratio=0.5)))
-    assert said.endswith("the runs done have 0.15 to 300; ratios=2:200 leaves such runs out")
+    assert said.endswith("the finished runs have 0.15 to 300; ratios=2:200 leaves such runs out")
     beyond = " ".join(far_off(replace(found, done_ratios=(1.0, 300.0))))
     assert "so the law is tested beyond what it was fitted to" in beyond
     assert far_off(replace(found, runs=(replace(SECOND, tokens=6e8),))) == ()
@@ -70,8 +70,8 @@ def test_ratios_that_are_none_are_named(text: str, words: str, capsys: pytest.Ca
                           "isoFLOP grid of 28 runs (4e16 FLOPs)"),
         ({"sd_grid": 0.0179}, "simulated: 3 chosen runs with"),
         ({"sd_grid": 0.9 * 0.02}, "simulated: the isoFLOP grid of 28 runs (4e16 FLOPs) would hardly narrow the "
-                             "forecast (2.0 % now, 1.8 % by the grid): what is unsure there is the form of the law "
-                             "so far out, which runs of this size do not tell"),
+                             "forecast (2.0 % now, 1.8 % by the grid): the uncertainty there is in the form of the "
+                             "law so far out, which runs of this size cannot reduce"),
         ({"sd_grid": 0.03, "share": None}, "simulated: the isoFLOP grid of 28 runs (4e16 FLOPs) would hardly narrow"),
     ],
 )  # fmt: skip

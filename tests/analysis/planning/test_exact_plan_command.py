@@ -56,7 +56,7 @@ inference: the loss of training-only, and 10T tokens served
   shape, wide           50 layers x 7552 channels, 59 heads: 34.2B
   note: saves 29 % of training and serving together against training-only
 
-limited data: 100B distinct tokens, repeated as often as that pays
+limited data: 100B distinct tokens, repeated as often as it helps
   parameters            47.6B
   tokens                2.02T
   tokens per parameter  42.3

@@ -214,7 +214,7 @@ def test_laws_are_written_as_maths() -> None:
 
 def test_exponents_are_raised_wherever_the_page_has_them() -> None:
     fit, rows = study_result.load(FIT), read_rows(DATA / "runs.csv")
-    reason = "the runs are said as well without B/D^beta"
+    reason = "the law fits the runs as well without B/D^beta"
     surface = replace(fit.fits.surface, identified={**fit.fits.surface.identified, "B": Identified(False, reason)})
     text = page(replace(fit, fits=replace(fit.fits, surface=surface)), rows, figures(fit, rows))
     caption = next(f.caption for f in figures(fit, rows) if f.name == "frontier")

@@ -159,7 +159,7 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"(?P<n10>{FAR}) larger, its N\* grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\)(?:; dots are the minima of single "
      rf"budgets, by their parabolas)?; the star is the proposal for (?P<budget>{FLOPS})\.",
      lambda fit: {**words(fit), "budget": numbers.flops(plan(fit, "budget_flops"))}),
-    (rf"Fitted on (?P<trained>\d+) smaller budgets, the law was asked for (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
+    (rf"Fitted on (?P<trained>\d+) smaller budgets, the law predicted (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
      rf"them, and missed the lowest loss by (?P<error>{NUM} %)" + UNCOVERED + SIDED + r"\.", backtested),
     (rf"Each dot is the best run for (?P<budget>{FLOPS}) by one resample of the runs(?:; the star is that of all runs, "
      r"(?P<own>the proposal|not the one recommended))?\. Dots lie on the budget's line: .*",

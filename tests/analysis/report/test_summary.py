@@ -30,7 +30,7 @@ def test_it_says_law_size_interval_extrapolation_backtest_and_path(fit: dict[str
     assert "5e15 FLOPs" in found["train next"]
     assert found["expect"] == "loss 2.630 (2.591 to 2.667) nats per token (at this N and D by the frontier)"
     assert found["frontier"] == "N* = 5.13M (C / 5e15)^0.491, exponent 0.431 to 0.561 (by the valleys)"
-    assert "not followed: the recommendation is by the valleys" in found["fitted law"]
+    assert "not used: the recommendation is by the valleys" in found["fitted law"]
     assert "no test reaches the recommendation's 10x" in found["backtest"]
     assert found["extrapolation"] == "10x beyond the largest run"
     assert found["backtest"].startswith("0.81 % error")
