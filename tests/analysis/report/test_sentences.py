@@ -159,20 +159,21 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"(?P<n10>{FAR}) larger, its N\* grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\)(?:; dots are the minima of single "
      rf"budgets, by their parabolas)?; the star is the proposal for (?P<budget>{FLOPS})\.",
      lambda fit: {**words(fit), "budget": numbers.flops(plan(fit, "budget_flops"))}),
-    (rf"Fitted on (?P<trained>\d+) smaller budgets, the law predicted (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
-     rf"them, and missed the lowest loss by (?P<error>{NUM} %)" + UNCOVERED + SIDED + r"\.", backtested),
+    (rf"Fitted to (?P<trained>\d+) smaller budgets, the law predicted (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
+     rf"them, with an error of (?P<error>{NUM} %) in the lowest loss" + UNCOVERED + SIDED + r"\.", backtested),
     (rf"Each dot is the best run for (?P<budget>{FLOPS}) by one resample of the runs(?:; the star is that of all runs, "
      r"(?P<own>the proposal|not the one recommended))?\. Dots lie on the budget's line: .*",
      lambda fit: {"budget": numbers.flops(fit["cloud"]["budget_flops"]),
                   "own": "the proposal" if plan(fit, "approach") in ("surface", "law") else "not the one recommended"}),
     (r"Each colour is one compute budget: (?P<kept>\d+) of (?P<all>\d+) valleys have their lowest point inside the "
-     r"sizes swept \(diamonds(?:, with intervals)?\)(?:, and the dotted line joins them)?\.(?: Hollow dots are of "
-     r"budgets that have none, and approach 2 leaves them out\.)?(?: Where the law and a budget's own parabola part, "
-     r"one of them does not hold there\.)?",
+     r"sizes swept \(diamonds(?:, with intervals)?\)(?:, and the dotted line joins them)?\.(?: Hollow dots belong "
+     r"to budgets without a minimum, which approach 2 leaves out\.)?(?: Where the law and a budget's own parabola "
+     r"diverge, one of them does not hold there\.)?",
      lambda fit: {"kept": str(sum(v["status"] == "minimum" for v in fit["fits"]["valleys"]["valleys"])),
                   "all": str(len(fit["fits"]["valleys"]["valleys"]))}),
-    (rf"Each colour is a law fitted on the runs up to a cut of compute and asked for all runs above it\. Mean errors "
-     rf"reach (?P<worst>{NUM} %)(?:; the exponent a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over the cuts)?\.",
+    (rf"Each colour is a law fitted to the runs up to a cut of compute; it then predicts all runs above it\. Mean "
+     rf"errors reach (?P<worst>{NUM} %)(?:; the exponent a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over the "
+     rf"cuts)?\.",
      lambda fit: {"worst": numbers.percent(max(c["mean_abs_relative_error"] for c in fit["rolling"])),
                   "low": f"{min(c['a'] for c in fit['rolling']):.2f}",
                   "high": f"{max(c['a'] for c in fit['rolling']):.2f}"}),

@@ -267,7 +267,7 @@ def test_what_is_no_rule_is_refused(tmp_path: Path) -> None:
 def test_a_search_that_goes_on_is_left_alone_until_it_is_cancelled(tmp_path: Path) -> None:
     make_search(tmp_path / "runs" / "found")
     refused = study_command("gc", "found", "--yes", cwd=tmp_path)
-    assert (refused.returncode, "is a search that goes on" in refused.stderr) == (2, True)
+    assert (refused.returncode, "is a search that still runs" in refused.stderr) == (2, True)
     (entry,) = json.loads(study_command("list", "--json", cwd=tmp_path).stdout)["studies"]
     assert (entry["kind"], entry["points"], entry["problem"]) == ("search", 0, "")
     whole = study_command("cancel", "found", "--where", "seed=1", cwd=tmp_path)

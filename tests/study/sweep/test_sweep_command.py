@@ -150,7 +150,7 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
         (["model"], "'model' is neither KEY=VALUE nor GROUP=OPTION: did you mean model=…?"),
         (["model.width:64"], "did you mean model.width=64?"),
         (["paths.runs=läufe"], "'ä' is allowed only inside quotes, as 'paths.runs=\"läufe\"'"),
-        (["-m", "seed=1,,2"], "there is a comma or a sign too many"),
+        (["-m", "seed=1,,2"], "it has a comma or another character too many"),
         (["data=mixture"], "data.sources.1.source has no value yet"),
         (["data=mixture", "data.sources.1.source=nowhere"], "data.sources.1.source=nowhere: there is no such folder"),
         (["data=text", "data.source=nowhere"], "/nowhere: there is no such folder"),

@@ -109,7 +109,7 @@ def test_a_torn_checkpoint_costs_only_the_steps_since_the_previous_one(
     newest = max((folder / "checkpoints").glob("step-*")) / "__0_0.distcp"
     newest.write_bytes(newest.read_bytes()[:1000])
     out = finish(start(config))
-    assert "not whole" in out
+    assert "is incomplete" in out
     assert "resumed from step-000000008" in out
     assert_equal_runs(folder, reference, paused=16)
 
@@ -147,7 +147,7 @@ def test_stopped_where_it_is_saved_already_it_saves_nothing_and_a_torn_outcome_i
     assert run.main(["--config", str(config)]) == run.INTERRUPTED
     assert (found.stat().st_ino, found.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     said = capsys.readouterr()
-    assert "outcome.json is not whole" in said.err and "stopped by SIGTERM at step 8" in said.out
+    assert "outcome.json is incomplete" in said.err and "stopped by SIGTERM at step 8" in said.out
 
 
 def test_a_run_whose_every_save_fails_is_given_up_also_where_checkpoints_stay(
