@@ -144,6 +144,10 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not whole ({error}): move it away, and python -m study retry goes on from the checkpoints"
+        ) from None
 
 
 def _attempt_state(run: Path) -> str:

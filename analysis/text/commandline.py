@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from errno import EDQUOT, ENOSPC
 from typing import Any
 
 Read = Callable[["Key", str], Any]
@@ -166,7 +167,8 @@ def run(
         sys.stderr.close()
         return 0
     except OSError as error:  # a folder that cannot be written, a file that cannot be read
-        print(f"{command}: {error.filename or 'a file'}: {error.strerror or error}; give another path", file=sys.stderr)
+        cure = "make room, or give another path" if error.errno in (ENOSPC, EDQUOT) else "give another path"
+        print(f"{command}: {error.filename or 'a file'}: {error.strerror or error}; {cure}", file=sys.stderr)
         return 2
 
 

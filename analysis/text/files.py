@@ -13,6 +13,8 @@ def write(path: Path, content: str | bytes) -> None:
     try:
         staged.write_bytes(content.encode() if isinstance(content, str) else content)
         staged.replace(path)
+    except OSError as error:  # of a full disk, which names no file
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         staged.unlink(missing_ok=True)
 

@@ -1,10 +1,13 @@
 """A folder of results is looked at before the work that fills it."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from analysis.text.files import check_folder
+from analysis.text import commandline
+from analysis.text.files import check_folder, write
 
 
 def test_a_folder_that_is_or_can_be_made_is_let_pass_and_not_made(tmp_path: Path) -> None:
@@ -24,3 +27,25 @@ def test_files_and_broken_links_are_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(ValueError, match=f"{tmp_path} cannot be written to; give another folder"):
         check_folder("out", tmp_path / "new")
+
+
+def test_a_full_disk_is_said_with_the_file_which_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fit.json"
+    path.write_text("earlier")
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+
+    def act(_: object) -> int:
+        write(path, "later")
+        return 0
+
+    assert commandline.run("analysis.fit", "", [commandline.Key("out", "")], act, ["out=x"]) == 2
+    assert capsys.readouterr().err == (
+        f"analysis.fit: {path}: No space left on device; make room, or give another path\n"
+    )
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("fit.json", "earlier")]
