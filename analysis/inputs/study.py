@@ -146,7 +146,8 @@ def _read(path: Path) -> Any:
         return None
     except ValueError as error:
         raise ValueError(
-            f"{path} is not whole ({error}): move it away, and python -m study retry goes on from the checkpoints"
+            f"{path} is not whole ({error}): the run itself mends it from its newest checkpoint, with python -m "
+            f"train.run --config {path.with_name('config.yaml')}"
         ) from None
 
 
