@@ -67,7 +67,7 @@ def in_words(error: ValueError | OSError) -> str:
         return str(error)
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{where}{error.strerror}: make room, then give the same command again"
+        return f"{where}{error.strerror}: make room, then run the same command again"
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return f"{where}it is no folder, and data are to go there: give another one with --root"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -274,7 +274,7 @@ def test_wrong_arguments_say_what_to_do(start: Start, tmp_path: Path) -> None:
         said = damaged.communicate()[1]
         assert (damaged.returncode, said.count("\n")) == (2, 1), said
         assert "study.yaml" in said
-        assert "give the study's command again" in said
+        assert "run the study's command again" in said
     made.folder.study.write_text("tracking: {enabled: false}\n")
     off = start("runs/iso")
     assert "nothing was sent" in off.communicate()[0]

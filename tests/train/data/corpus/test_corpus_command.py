@@ -201,8 +201,8 @@ def test_alone_it_explains_itself(
 @pytest.mark.parametrize(
     ("number", "cure"),
     [
-        (errno.ENOSPC, "make room, then give the same command again"),
-        (errno.EDQUOT, "make room, then give the same command again"),
+        (errno.ENOSPC, "make room, then run the same command again"),
+        (errno.EDQUOT, "make room, then run the same command again"),
         (errno.EEXIST, "it is no folder, and data are to go there: give another one with --root"),
         (errno.EROFS, "give a folder of your own with --root"),
         (errno.EIO, os.strerror(errno.EIO)),
