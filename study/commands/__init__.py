@@ -31,6 +31,7 @@ COMMANDS = {
     "gc": "remove checkpoints that are no longer needed; without --yes only list them",
     "cost": "GPU-hours requested, used, lost to failures and idle, including requeued and failed attempts",
     "sync": "send new values to MLflow",
+    "export": "export a point's weights for transformers and vLLM, and register them as a model in MLflow",
     "dashboard": "serve MLflow for a study on 127.0.0.1, with its columns and charts set up",
     "doctor": "probe this machine and its cluster, with a test job; write a conf/cluster/*.yaml for them",
     "completion": "print the shell script that completes commands, studies, points, keys and states",

@@ -1,4 +1,5 @@
-"""MLflow as a tracking store. The only module that imports mlflow, and only once :func:`connect` is called."""
+"""MLflow as a tracking store. mlflow is imported once :func:`connect` is called, and by no other module but
+:mod:`study.tracking.model_folder`."""
 
 from __future__ import annotations
 
@@ -217,6 +218,26 @@ class MlflowStore:
     def artifact(self, run: str, file: Path, folder: str | None = None) -> None:
         """Copy a file to the run's artifacts."""
         self._call(lambda: self._client.log_artifact(run, str(file), folder))
+
+    def version(self, name: str, tags: Mapping[str, str]) -> str | None:
+        """Return the newest version of a registered model that carries all of these tags; None where there is none."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = self._client.search_model_versions(f"name='{name}'")
+        except MlflowException as error:
+            raise StoreAwayError(in_words(self._redact(str(error)), str(self._client.tracking_uri))) from None
+        same = [int(one.version) for one in found if tags.items() <= dict(one.tags).items()]
+        return str(max(same)) if same else None
+
+    def register(self, run: str, folder: Path, name: str, tags: Mapping[str, str]) -> str:
+        """Copy an MLflow model to a run's artifacts and register it; return the version of `name` that it became."""
+        place = f"models/{folder.name}"
+        self._call(lambda: self._client.log_artifacts(run, str(folder), place))
+        with contextlib.suppress(RunRefusedError):  # it is there already
+            self._call(lambda: self._client.create_registered_model(name))
+        source = f"{self._call(lambda: self._client.get_run(run)).info.artifact_uri}/{place}"
+        return str(self._call(lambda: self._client.create_model_version(name, source, run, dict(tags))).version)
 
     def _call(self, call: Callable[[], T]) -> T:
         """Call MLflow and turn its errors into the three that a syncer can act on."""
