@@ -42,7 +42,10 @@ def read_table(path: Path) -> Table:
         with np.load(path, allow_pickle=False) as file:
             arrays = {n: file[n] for n in ("val_loss", "config", "epoch_cost") if n in file.files}
     except (OSError, ValueError, AttributeError, BadZipFile) as error:
-        raise ValueError(f"curves={path} cannot be read as .npz ({error})") from None
+        why = str(error).partition(" (")[0] if "pickle" not in str(error) else "it is not a NumPy file of numbers"
+        raise ValueError(
+            f"curves={path} cannot be read as .npz: {why}; python -m study export-curves STUDY FILE.npz writes one"
+        ) from None
     if "val_loss" not in arrays:
         raise ValueError(f"curves={path} has no array val_loss (configurations x resource)")
     try:

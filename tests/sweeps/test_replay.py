@@ -142,6 +142,11 @@ def test_pickles_are_not_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path = made(tmp_path, val_loss=np.array([{"a": 1}], dtype=object))
     assert main([f"curves={path}"]) == 2
     assert "cannot be read" in capsys.readouterr().err
+    path.write_text("lr,loss\n")
+    assert main([f"curves={path}"]) == 2
+    said = capsys.readouterr().err
+    assert "it is not a NumPy file of numbers; python -m study export-curves STUDY FILE.npz writes one" in said
+    assert "allow_pickle" not in said
 
 
 def test_lost_units_begin_again_and_cost_their_time() -> None:
