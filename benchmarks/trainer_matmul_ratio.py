@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.fake_corpus import write_corpus
-from train.data.batch import even_parts
 from train.runtime.distributed import World
 from train.runtime.malloc import keep_freed_memory
 from train.spec.config import (
@@ -40,6 +39,7 @@ from train.spec.config import (
     RuntimeConfig,
 )
 from train.spec.counts import flops_per_token, head_dim, kv_heads, mlp_width
+from train.spec.micro_batch import even_parts
 from train.spec.resolve import resolve
 from train.trainer import Trainer
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from train.spec.labels import IGNORED
+from train.spec.micro_batch import even_parts
 
 if TYPE_CHECKING:  # whoever only reads rows needs no torch
     import torch
@@ -84,9 +85,3 @@ class Sequences(Generic[Array]):
 
 Rows: TypeAlias = Sequences[Integers]
 Batch: TypeAlias = Sequences["Tensor"]
-
-
-def even_parts(count: int, most: int) -> list[int]:
-    """Return `count` sequences cut into the fewest micro-batches of at most `most`, as equal as can be."""
-    passes = -(-count // most)
-    return [count * (i + 1) // passes - count * i // passes for i in range(passes)]

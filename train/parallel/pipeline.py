@@ -17,12 +17,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from train.data.batch import Batch, even_parts
+from train.data.batch import Batch
 from train.model.transformer import Part
 from train.parallel.grad_norm import local_gradient
 from train.parallel.mesh import Mesh
 from train.parallel.model_part import ModelPart
 from train.spec.config import ParallelConfig, RunConfig
+from train.spec.micro_batch import even_parts
 from train.spec.pipeline_layout import SCHEDULES, layers_of, micro_batches, rank_of, stages_of, stages_per_rank
 
 Context = Callable[[], AbstractContextManager[Any]]

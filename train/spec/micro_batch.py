@@ -79,6 +79,12 @@ def even(sequences: int, most: int) -> int:
     return -(-sequences // -(-sequences // most))
 
 
+def even_parts(count: int, most: int) -> list[int]:
+    """Return `count` sequences cut into the fewest micro-batches of at most `most`, as equal as can be."""
+    passes = -(-count // most)
+    return [count * (i + 1) // passes - count * i // passes for i in range(passes)]
+
+
 def ran(seen: Seen | None, size: int, per_sequence: int) -> Seen:
     """Return what is known once a micro-batch of `size` has trained with so many bytes a sequence."""
     seen = seen or Seen()

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data.batch import even_parts
 from train.data.corpus.prepare import prepare
 from train.data.dataset import TokenSequences, TrainingData, open_training
 from train.data.mixture import BLOCK, Mixture, quotas
@@ -22,6 +21,7 @@ from train.prepare import report
 from train.spec.config import DataConfig, SourceConfig
 from train.spec.corpus_files import verify
 from train.spec.manifest import read_manifest, settings_of
+from train.spec.micro_batch import even_parts
 
 Small = Callable[..., DataConfig]
 Write = Callable[..., Path]

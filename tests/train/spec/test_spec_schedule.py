@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.data.batch import even_parts
 from train.spec.config import BatchConfig, ScheduleConfig
+from train.spec.micro_batch import even_parts
 from train.spec.schedule import batch_sequences, batch_tokens, branch_decay_fraction, check_branch, factor
 from train.state import evaluation_due
 

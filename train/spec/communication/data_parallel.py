@@ -1,0 +1,161 @@
+"""What data-parallel ranks send: copies of a model (DDP), shards of one (FSDP2, FSDP1), copies of shards (HSDP).
+
+ZeRO's stages are Rajbhandari et al. 2020, hybrid sharding is Zhao et al. 2023 ("PyTorch FSDP"). When what is gathered
+and summed is what train.parallel.fsdp, fsdp1 and ddp make torch do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Message
+from train.spec.communication.stages import MicroBatches, Stage, short
+from train.spec.config import RunConfig
+from train.spec.counts import Weight, block_weights, end_weights
+from train.spec.mesh import Axes, strategy
+from train.spec.shard_shapes import largest_shard, largest_shards
+
+FULL = 4
+"""Bytes of a number of weights and gradients as they are kept: fp32."""
+FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
+"""Sizes at which DDP closes its first bucket and the others [bytes] (torch.distributed: _DEFAULT_FIRST_BUCKET_BYTES,
+bucket_cap_mb)."""
+FLAT_ALIGNMENT = 16
+"""Bytes to which FSDP1 aligns each weight within a flat one, in the format that is gathered."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Weights that are gathered in one message.
+
+    numbers: of the fullest rank's shard. size: of that shard as it is sent [bytes]. again: whether they are freed after
+    a forward pass where parallel.zero=3, and so gathered again for the backward pass.
+    """
+
+    of: str
+    numbers: int
+    size: int
+    again: bool
+
+
+def data_parallel(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBatches) -> Iterator[Message]:
+    """Yield what one rank sends for one stage in a step, by the strategy of the config."""
+    how = strategy(config.parallel, axes)
+    if how == "ddp":
+        yield from _ddp(config, axes)
+    elif how == "fsdp1":
+        yield from _fsdp1(config, axes, micro)
+    elif how == "fsdp":
+        for unit in units(config, axes, stage):
+            yield from _fsdp(config, axes, unit, micro)
+        yield from _fp8_scales(config, axes, stage, micro)
+
+
+def units(config: RunConfig, axes: Axes, stage: Stage) -> Iterator[Unit]:
+    """Yield what FSDP2 gathers at once: each block, embedding and head apart, and the rest with the root.
+
+    A tied weight that is needed at both ends of the pass stays with the root.
+    """
+    ends = end_weights(config.model, config.data.vocab_size, stage.first, stage.last)
+    for number in stage.blocks:
+        yield _unit("block", block_weights(config.model), config, axes, again=True, fp8=_in_fp8(config, number))
+    apart = [("head", "output.weight", False)] if "output.weight" in ends else []
+    if "embedding.weight" in ends and ("output.weight" in ends or not stage.last):
+        apart.append(("embedding", "embedding.weight", True))
+    for of, name, again in apart:
+        yield _unit(of, {name: ends.pop(name)}, config, axes, again=again)
+    if ends:
+        yield _unit("root", ends, config, axes, again=False)
+
+
+def _unit(
+    of: str, weights: dict[str, Weight], config: RunConfig, axes: Axes, *, again: bool, fp8: bool = False
+) -> Unit:
+    numbers = largest_shards(weights.values(), axes.fsdp, axes.tp)
+    size = numbers * short(config)
+    if fp8:
+        size -= sum(largest_shard(one, axes.fsdp, axes.tp) for one in weights.values() if len(one.shape) > 1)
+    return Unit(of, numbers, size, again)
+
+
+def _fsdp(config: RunConfig, axes: Axes, unit: Unit, micro: MicroBatches) -> Iterator[Message]:
+    def gathered(count: int, phase: str) -> Message:
+        return Message(ALL_GATHER, "fsdp", axes.fsdp, unit.size * axes.fsdp, count, f"weights of {unit.of}", phase)
+
+    once, every, zero = micro.passes or 1, len(micro.sizes), config.parallel.zero
+    if zero == 3 and unit.again:
+        yield gathered(every, "forward")
+        # A pipeline frees weights after a forward pass only, and its passes alternate: however they do, of every run of
+        # backward passes the first one gathers, and the forward pass after it need not.
+        yield gathered(micro.passes or every, "backward")
+    else:
+        yield gathered(every if zero == 3 and not micro.passes else once, "forward")
+    sums = once if micro.passes or zero == 1 else every
+    reduced = reduce_bytes(config) * unit.numbers
+    of = f"gradients of {unit.of}"
+    yield Message(REDUCE_SCATTER, "fsdp", axes.fsdp, reduced * axes.fsdp, sums, of, "backward")
+    if config.precision.reduce == "fp32" and not micro.passes:
+        sums = 1
+    yield Message(ALL_REDUCE, "dp_replicate", axes.dp_replicate, reduced, sums, of, "backward")
+
+
+def _fp8_scales(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBatches) -> Iterator[Message]:
+    """Yield what finds the largest magnitudes of weights that are gathered in fp8, before every forward pass."""
+    products = sum(len(weight.shape) > 1 for weight in block_weights(config.model).values())
+    found = FULL * products * sum(_in_fp8(config, number) for number in stage.blocks)
+    yield Message(ALL_REDUCE, "fsdp", axes.fsdp, found, len(micro.sizes), "largest magnitudes", "forward")
+
+
+def _in_fp8(config: RunConfig, block: int) -> bool:
+    keep = config.precision.fp8_keep_blocks
+    return config.precision.fp8_gather and keep <= block < config.model.layers - keep
+
+
+def reduce_bytes(config: RunConfig) -> int:
+    """Return the bytes of a number of sharded gradients while they are summed."""
+    return 2 if config.precision.reduce == "bf16" and config.precision.name != "fp32" else FULL
+
+
+def _fsdp1(config: RunConfig, axes: Axes, micro: MicroBatches) -> Iterator[Message]:
+    block, ends = block_weights(config.model), end_weights(config.model, config.data.vocab_size)
+    count = len(micro.sizes)
+    for name, weights, times in (("block", block, config.model.layers * count), ("root", ends, count)):
+        numbers = flat_numbers(list(weights.values()), short(config), axes.fsdp)
+        whole, reduced = numbers * short(config), numbers * reduce_bytes(config)
+        yield Message(ALL_GATHER, "fsdp", axes.fsdp, whole, times, f"weights of {name}", "forward")
+        if config.parallel.zero == 3 and name == "block":
+            yield Message(ALL_GATHER, "fsdp", axes.fsdp, whole, times, f"weights of {name}", "backward")
+        of = f"gradients of {name}"
+        yield Message(REDUCE_SCATTER, "fsdp", axes.fsdp, reduced, times, of, "backward")
+        part = reduced // axes.fsdp
+        yield Message(ALL_REDUCE, "dp_replicate", axes.dp_replicate, part, times, of, "backward")
+
+
+def flat_numbers(weights: Sequence[Weight], itemsize: int, ranks: int) -> int:
+    """Return how many numbers FSDP1's flat weight has, with what aligns each of them and makes it divisible."""
+    step, total = FLAT_ALIGNMENT // itemsize, 0
+    for weight in weights:
+        total = -(-total // step) * step + weight.numbers
+    return -(-total // ranks) * ranks
+
+
+def _ddp(config: RunConfig, axes: Axes) -> Iterator[Message]:
+    block, ends = block_weights(config.model), end_weights(config.model, config.data.vocab_size)
+    first = [ends.pop("embedding.weight")]
+    weights = [*first, *list(block.values()) * config.model.layers, *ends.values()]
+    ranks = axes.data * axes.cp
+    for size in buckets([FULL * weight.numbers for weight in weights]):
+        yield Message(ALL_REDUCE, "tokens", ranks, size, 1, "gradients", "backward")
+    yield Message(ALL_REDUCE, "tokens", ranks, 4 * len(weights), 1, "which weights were used", "backward")
+
+
+def buckets(sizes: Sequence[int], first: int = FIRST_BUCKET, cap: int = BUCKET) -> list[int]:
+    """Return the sizes of DDP's buckets [bytes]: weights in their order, a bucket closed once it is full."""
+    found, limit = [0], first
+    for size in sizes:
+        if found[-1] >= limit:
+            found.append(0)
+            limit = cap
+        found[-1] += size
+    return found
