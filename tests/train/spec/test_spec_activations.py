@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -11,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernels.core import dispatch
+from tests.train.spec.saved_tensors import Change, saved
 from train.model.transformer import Transformer
 from train.spec import activations
 from train.spec.config import DataConfig, ModelConfig, PrecisionConfig, RunConfig
@@ -39,8 +36,6 @@ ON_A_CPU = SHAPES | {
 }
 LENGTH, SEQUENCES, VOCABULARY = 256, 2, 512
 
-Change = Callable[[Transformer], object]
-
 
 @pytest.fixture
 def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,30 +49,9 @@ def config_of(model: ModelConfig, precision: str) -> RunConfig:
     return RunConfig(model, data, precision=PrecisionConfig(name=precision))
 
 
-def saved(config: RunConfig, layers: int, fake: bool, change: Change) -> int:
-    """Return the bytes that autograd saves in a forward pass, weights left out."""
-    sizes: dict[int, int] = {}
-    kept: list[Tensor] = []  # so that no other memory gets the same number
-
-    def pack(tensor: Tensor) -> Tensor:
-        sizes[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
-        kept.append(tensor)
-        return tensor
-
-    with FakeTensorMode() if fake else nullcontext():
-        model = Transformer(replace(config.model, layers=layers), VOCABULARY, LENGTH)
-        change(model)
-        rows = torch.zeros(SEQUENCES, LENGTH, dtype=torch.int64)
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-        with hooks, torch.autocast("cpu", torch.bfloat16, enabled=config.precision.name != "fp32"):
-            model(rows, rows)
-        own = {weight.untyped_storage()._cdata for weight in model.parameters()}
-    return sum(size for which, size in sizes.items() if which not in own)
-
-
 def of_one_token(config: RunConfig, fake: bool, change: Change = lambda model: None) -> tuple[float, float]:
     """Return what a token has in one block, and in the rest of the model, without casts of weights [bytes]."""
-    one, two = (saved(config, layers, fake, change) for layers in (1, 2))
+    one, two = (saved(config, layers, SEQUENCES, fake, change) for layers in (1, 2))
     matrices = sum(w.numbers for w in block_weights(config.model).values() if len(w.shape) > 1)
     casts = 2 * matrices if config.precision.name != "fp32" else 0
     head = 4 * VOCABULARY * config.model.width

@@ -1,0 +1,272 @@
+"""The memory of a step at its moments: against recorded peaks, torch's schedules, and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.pipelining import schedules
+
+from benchmarks.peers.rows import SHAPES
+from train.spec.accounting import held, kept, outside, step
+from train.spec.accounting.step import Sheet, in_flight, of_rank, sheet, with_stage
+from train.spec.config import (
+    BatchConfig,
+    DataConfig,
+    MemoryConfig,
+    ModelConfig,
+    OptimConfig,
+    ParallelConfig,
+    PrecisionConfig,
+    RunConfig,
+)
+from train.spec.footprint import footprint
+from train.spec.mesh import Axes
+from train.spec.pipeline_layout import stages_of
+
+GIB = 2**30
+
+
+def recorded(model: str) -> tuple[ModelConfig, int, int]:
+    if model in SHAPES:
+        return SHAPES[model].model, SHAPES[model].vocabulary, SHAPES[model].length
+    width, layers = map(int, model.split("x"))
+    return ModelConfig(width=width, layers=layers, head_dim=32), 8192, 1024
+
+
+@pytest.mark.parametrize(
+    ("model", "sequences", "precision", "gpus", "measured"),
+    [
+        # benchmarks/results/trainer_peers.json, compiled
+        ("150m", 64, "bf16", 1, 19.110),
+        ("1b", 8, "bf16", 1, 42.609),
+        ("1b", 8, "bf16", 2, 35.524),
+        ("1b", 8, "fp8", 1, 43.596),
+        # steps of small models as CUDA graphs: of 40,960 tokens, the second one compiled
+        ("96x2", 40, "bf16", 1, 1.051),
+        ("256x4", 80, "bf16", 1, 2.157),
+        ("352x6", 40, "bf16", 1, 4.083),
+        ("768x12", 80, "bf16", 1, 11.584),
+    ],
+)
+def test_peaks_are_those_that_were_measured(
+    model: str, sequences: int, precision: str, gpus: int, measured: float
+) -> None:
+    """torch.cuda.max_memory_allocated on H200s, torch 2.11, 2026-11-22 and -23 [GiB]."""
+    shape, vocabulary, length = recorded(model)
+    config = RunConfig(
+        shape,
+        DataConfig(sequence_length=length, vocab_size=vocabulary),
+        BatchConfig(tokens=gpus * sequences * length),
+        precision=PrecisionConfig(name=precision),
+        parallel=ParallelConfig(micro_batch_sequences=sequences, dp_shard=gpus),
+    )
+    found = sheet(config, Axes(dp_shard=gpus))
+    assert found.peak.name == "loss"
+    assert abs(found.peak.total / GIB / measured - 1) <= 0.005
+    assert found.needed > measured * GIB
+    assert found.peak.total < footprint(config, Axes(dp_shard=gpus), "cuda").total
+
+
+ORDERS = {
+    "interleaved": (schedules.ScheduleInterleaved1F1B, 2),
+    "zb1p": (schedules.ScheduleInterleavedZeroBubble, 2),
+    "zbv": (schedules.ScheduleZBVZeroBubble, 2),
+}
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+@pytest.mark.parametrize("schedule", ORDERS)
+def test_micro_batches_in_flight_are_those_of_torchs_orders(schedule: str, pp: int) -> None:
+    kind, stages = ORDERS[schedule]
+    parallel = ParallelConfig(pp=pp, pp_schedule=schedule, pp_stages=stages)
+    config = RunConfig(ModelConfig(layers=2 * pp), parallel=parallel)
+    count = 4 * pp
+    plans: Any = [
+        SimpleNamespace(
+            group_size=pp, group_rank=0, num_stages=2 * pp, stage_index=index, is_first=index == 0, submod=None,
+            is_last=index == 2 * pp - 1, has_backward=True, device=torch.device("cpu"), group=None,
+            stage_index_to_group_rank=None,
+        )
+        for index in stages_of(parallel, 0)
+    ]  # fmt: skip
+    order = kind(plans, count, loss_fn=lambda *_: 0).pipeline_order
+    for rank, actions in order.items():
+        waiting = most = 0
+        for action in actions:
+            if action is not None:
+                waiting += action.computation_type == schedules.FORWARD
+                most = max(most, waiting)
+                waiting -= action.computation_type in (schedules.FULL_BACKWARD, schedules.BACKWARD_WEIGHT)
+        assert in_flight(config, count, rank) == most / stages
+
+
+@pytest.mark.parametrize(
+    ("schedule", "waiting"), [("1f1b", [4, 3, 2, 1]), ("gpipe", [6, 6, 6, 6]), ("interleaved", [5.5, 4.5, 3.5, 2.5])]
+)
+def test_micro_batches_in_flight_by_hand(schedule: str, waiting: list[float]) -> None:
+    config = RunConfig(ModelConfig(layers=8), parallel=ParallelConfig(pp=4, pp_schedule=schedule))
+    assert [in_flight(config, 6, rank) for rank in range(4)] == waiting
+    assert in_flight(config, 1, 0) == 1
+
+
+MODEL = ModelConfig(width=640, layers=4, head_dim=64, kv_heads=2, mlp_width=1280)
+LENGTH = 256
+
+
+def run(sequences: int = 4, tokens: int = 4 * LENGTH, **changes: Any) -> RunConfig:
+    changes.setdefault("parallel", ParallelConfig(micro_batch_sequences=sequences))
+    return RunConfig(
+        changes.pop("model", MODEL),
+        DataConfig(sequence_length=LENGTH, vocab_size=1024),
+        BatchConfig(tokens=tokens),
+        **changes,
+    )
+
+
+def parts(found: Sheet, name: str) -> dict[str, int]:
+    return dict(next(moment for moment in found.moments if moment.name.startswith(name)).parts)
+
+
+def test_one_gpu_by_hand() -> None:
+    config = run(precision=PrecisionConfig(name="bf16"))
+    found = sheet(config, Axes())
+    matrices = 640 * (640 + 4 * 64) + 640 * 640 + 3 * 640 * 1280
+    total = 4 * (matrices + 2 * 640 + 2 * 64) + 2 * 1024 * 640 + 640
+    tokens = 4 * LENGTH
+    block = kept.block_bytes(config, Axes(), "cuda", "none", 4)
+    loss = parts(found, "loss")
+    assert loss == {
+        "weights": 4 * total,
+        "moments": 8 * total,
+        "casts": 2 * 4 * matrices + 2 * 1024 * 640,
+        "activations": 4 * block + tokens * (16 + 2 * 640 + 4),
+        "logits": 2 * 1024 * tokens,
+        "head": 4 * 1024 * 640 + 2 * 2 * tokens * 640,
+        "workspaces": 3 * outside.WORKSPACE,
+    }, "gradients are not there yet"
+    assert [moment.name for moment in found.moments] == [
+        "loss", *(f"backward of block {left} of 4" for left in (4, 3, 2, 1)), "update"
+    ]  # fmt: skip
+    last = parts(found, "backward of block 1")
+    assert last["gradients"] == 4 * (3 * (matrices + 2 * 640 + 2 * 64) + 1024 * 640)
+    assert last["activations"] == block
+    assert last["gradient buffers"] == 4 * (matrices + 2 * 640 + 2 * 64)
+    assert parts(found, "update") == {
+        "weights": 4 * total, "moments": 8 * total, "gradients": 4 * total, "workspaces": 3 * outside.WORKSPACE
+    }  # fmt: skip
+    assert found.needed == found.peak.total + found.margin + outside.CONTEXT
+    assert found.margin == round(0.01 * found.peak.total)
+
+
+def test_accumulated_gradients_are_there_all_the_time() -> None:
+    once, twice = (parts(sheet(run(tokens=n * 4 * LENGTH), Axes()), "loss") for n in (1, 2))
+    assert "gradients" not in once
+    assert twice["gradients"] == twice["weights"]
+    ddp = sheet(run(tokens=8 * LENGTH, parallel=ParallelConfig(dp_replicate=2, micro_batch_sequences=4)), Axes(2))
+    assert parts(ddp, "loss")["gradients"] == once["weights"], "the buckets of DistributedDataParallel"
+
+
+def test_the_stages_of_zero_hold_less_and_less() -> None:
+    config = run(tokens=64 * LENGTH, parallel=ParallelConfig(micro_batch_sequences=4, dp_replicate=1, dp_shard=8))
+    sheets = {}
+    for stage in range(4):
+        changed, axes = with_stage(config, Axes(dp_shard=8), stage)
+        assert axes.size == 8
+        sheets[stage] = sheet(changed, axes)
+    states = {
+        stage: {name: parts(one, "loss").get(name, 0) for name in step.COMPONENTS} for stage, one in sheets.items()
+    }
+    assert all(states[0][name] == pytest.approx(8 * states[1][name], rel=0.01) for name in ("weights", "moments"))
+    assert states[1]["weights"] == states[2]["weights"] == states[3]["weights"]
+    assert states[1]["gradients"] > states[2]["gradients"] == states[3]["gradients"]
+    assert states[1]["gathered"] == states[2]["gathered"] > states[3]["gathered"] > states[0]["gathered"] == 0
+    totals = [sheets[stage].peak.total for stage in range(4)]
+    assert totals == sorted(totals, reverse=True)
+    with pytest.raises(ValueError, match=r"stage 0 is not possible with parallel\.cp=2"):
+        with_stage(config, Axes(dp_shard=4, cp=2), 0)
+    tensor, axes = with_stage(config, Axes(dp_shard=4, tp=2), 0)
+    assert (tensor.parallel.strategy, axes) == ("auto", Axes(dp_replicate=4, tp=2))
+    hybrid, axes = with_stage(config, Axes(dp_replicate=2, dp_shard=4), 2)
+    assert (hybrid.parallel.zero, axes) == (2, Axes(dp_replicate=2, dp_shard=4))
+
+
+def test_stage_3_gathers_a_block_at_a_time() -> None:
+    layout = ParallelConfig(micro_batch_sequences=4, dp_replicate=1, dp_shard=8)
+    config = run(tokens=32 * LENGTH, parallel=layout, precision=PrecisionConfig(name="bf16", reduce="bf16"))
+    found, part = sheet(config, Axes(dp_shard=8)), held.part_of(config, Axes(dp_shard=8), 0)
+    assert parts(found, "loss")["gathered"] == 2 * 2 * part.head.gathered, "its weight, and the message that brought it"
+    first, second = (parts(found, f"backward of block {left}") for left in (4, 3))
+    assert first["gathered"] == second["gathered"] == 2 * 2 * part.block.gathered
+    assert first["gradient buffers"] == 2 * part.block.gathered + 2 * part.head.gathered
+    assert second["gradient buffers"] == 2 * part.block.gathered + 2 * part.block.gathered
+    assert "casts" not in first
+    assert parts(found, "backward of the embedding")["gradient buffers"] == 4 * part.embedding.gathered
+    assert found.margin == round(0.08 * found.peak.total)
+
+
+@pytest.mark.parametrize(("policy", "full"), [("full", 4), ("every", 2), ("budget", 4)])
+def test_checkpointed_blocks_keep_their_input_and_are_made_again(policy: str, full: int) -> None:
+    config = run(memory=MemoryConfig(checkpointing=policy))
+    whole, part = (kept.block_bytes(config, Axes(), "cuda", mode, 4) for mode in ("none", "full"))
+    plain, found = sheet(run(), Axes()), sheet(config, Axes())
+    less = parts(plain, "loss")["activations"] - parts(found, "loss")["activations"]
+    assert less == full * (whole - part)
+    assert parts(found, "backward of block 3")["recomputed block"] == whole
+    assert part == 4 * LENGTH * 4 * 640
+
+
+def test_what_is_offloaded_lies_on_the_host() -> None:
+    plain, optimizer, everything = (
+        sheet(run(memory=MemoryConfig(offload=where)), Axes(dp_shard=2))
+        for where in ("none", "optimizer", "parameters")
+    )
+    moments = parts(plain, "loss")["moments"]
+    assert plain.host == 0
+    assert optimizer.host == moments
+    assert "moments" not in parts(optimizer, "loss") and parts(optimizer, "update")["moments"] == moments
+    assert everything.host == 2 * moments
+    assert set(parts(everything, "loss")) == {"gathered", "activations", "logits", "head", "workspaces"}
+    assert set(parts(everything, "update")) == {"workspaces"}
+    assert sheet(run(memory=MemoryConfig(offload="parameters")), Axes(dp_shard=2), "cpu").host == 0
+
+
+def test_a_pipelines_ranks_hold_what_waits_for_them() -> None:
+    layout = ParallelConfig(pp=4, micro_batch_sequences=1, dp_replicate=1)
+    config = run(tokens=8 * LENGTH, parallel=layout, precision=PrecisionConfig(name="bf16"))
+    ranks = [of_rank(config, Axes(pp=4), "cuda", 1, rank) for rank in range(4)]
+    assert [one.waiting for one in ranks] == [4, 3, 2, 1]
+    assert [one.micro_batches for one in ranks] == [8] * 4
+    block = kept.block_bytes(config, Axes(), "cuda", "none", 1)
+    assert parts(ranks[1], "backward")["activations"] == 3 * block
+    message = 2 * 640 * LENGTH
+    assert parts(ranks[1], "backward")["messages"] == 2 * 8 * message
+    assert parts(ranks[0], "backward")["messages"] == 8 * message
+    assert parts(ranks[1], "backward")["casts"] == 3 * 2 * held.part_of(config, Axes(pp=4), 1).block.matrices
+    assert "loss" not in [moment.name for moment in ranks[0].moments]
+    assert sheet(config, Axes(pp=4)).needed == max(one.needed for one in ranks)
+
+
+def test_tensor_parallel_ranks_share_and_gather() -> None:
+    config = run(precision=PrecisionConfig(name="bf16"))
+    alone, two = (parts(sheet(config, Axes(tp=tp)), "loss") for tp in (1, 2))
+    assert two["logits"] == alone["logits"] // 2
+    assert two["head"] == 4 * 512 * 640 + round(2.5 * 2 * 4 * LENGTH * 640), "all of the hidden states, on each rank"
+    assert alone["activations"] / 2 < two["activations"] < alone["activations"]
+
+
+def test_muon_needs_room_for_its_iterations() -> None:
+    found = sheet(run(optim=OptimConfig(name="muon")), Axes())
+    assert parts(found, "update")["update"] > 0
+    assert parts(found, "loss")["moments"] < parts(sheet(run(), Axes()), "loss")["moments"]
+
+
+def test_a_cpu_has_no_workspaces_and_no_context() -> None:
+    found = sheet(run(), Axes(), "cpu")
+    assert (found.context, found.margin) == (0, 0)
+    assert "workspaces" not in found.peak.parts
+    assert found.needed == found.peak.total
+    assert sheet(replace(run(), parallel=ParallelConfig()), Axes()).sequences == 1

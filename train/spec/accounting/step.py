@@ -1,0 +1,271 @@
+"""A training step as its memory sees it: what the fullest rank holds at each moment, and which moment is the peak.
+
+Gradients are made as the backward pass goes and let go by the update (train.trainer), activations go as it comes: so
+the most is held either while the head makes its loss, before any gradient, or in the backward pass of one block, or at
+the update. train.spec.footprint adds all of it up, which is above each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from train.spec.accounting import held, kept, outside
+from train.spec.accounting.held import Part
+from train.spec.config import RunConfig
+from train.spec.footprint import share_of_batch
+from train.spec.mesh import Axes
+from train.spec.pipeline_layout import micro_batches, stages_per_rank
+
+COMPONENTS = (
+    "weights", "moments", "gradients", "casts", "gathered", "gradient buffers", "activations", "recomputed block",
+    "block at work", "logits", "head", "messages", "update", "workspaces",
+)  # fmt: skip
+"""What a moment consists of, in the order in which sheets show it."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a rank holds at one moment of a step, by component [bytes]."""
+
+    name: str
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """All of it [bytes]: what torch.cuda.max_memory_allocated is compared with."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A rank's moments. rank: of the pipeline. host: what lies in its CPU's memory. margin, context: beside tensors.
+
+    sequences: of a micro-batch. micro_batches: of a step. waiting: of them, those that wait for their backward pass.
+    """
+
+    rank: int
+    sequences: int
+    micro_batches: int
+    waiting: float
+    moments: tuple[Moment, ...]
+    host: int
+    context: int
+    margin: int
+
+    @property
+    def peak(self) -> Moment:
+        """The moment at which most is held."""
+        return max(self.moments, key=lambda moment: moment.total)
+
+    @property
+    def needed(self) -> int:
+        """What the GPU has to have [bytes]: the peak, what the allocator reserves over it, CUDA's context."""
+        return self.peak.total + self.margin + self.context
+
+
+def sheet(config: RunConfig, axes: Axes, device: str = "cuda", sequences: int | None = None) -> Sheet:
+    """Return the sheet of the fullest rank, for micro-batches of so many sequences (None: parallel's, or 1)."""
+    size = sequences or config.parallel.micro_batch_sequences or 1
+    sheets = [of_rank(config, axes, device, size, rank) for rank in range(axes.pp)]
+    return max(sheets, key=lambda one: one.needed)
+
+
+def of_rank(config: RunConfig, axes: Axes, device: str, sequences: int, rank: int) -> Sheet:
+    """Return the sheet of one rank of the pipeline."""
+    share = share_of_batch(config, axes)
+    size = min(sequences, share)
+    count = -(-share // size)
+    waiting = 1.0
+    if axes.pp > 1:
+        count = micro_batches(config.parallel, min(count, config.parallel.pp_micro_batches or count))
+        waiting = in_flight(config, count, rank)
+    step = _Step(config, axes, device, size, count, waiting, held.part_of(config, axes, rank))
+    moments = tuple(step.moments())
+    most = max(moment.total for moment in moments)
+    sharded = step.part.sharded
+    return Sheet(
+        rank, size, count, waiting, moments, step.host, outside.context(device), outside.margin(most, sharded, device)
+    )
+
+
+def in_flight(config: RunConfig, count: int, rank: int) -> float:
+    """Return how many of `count` micro-batches, through all blocks of a rank, wait at most for their backward pass.
+
+    By the order of torch.distributed.pipelining's schedules: what a rank passes forward before its first backward pass,
+    and that one. With zb1p and zbv a micro-batch waits for the gradients of weights, on every rank as on the first.
+    """
+    parallel, pp, stages = config.parallel, config.parallel.pp, stages_per_rank(config.parallel)
+    behind = pp - 1 - rank
+    most = {
+        "gpipe": float(count),
+        "1f1b": float(behind + 1),
+        "interleaved": ((stages - 1) * pp + 2 * behind + 1) / stages,
+    }.get(parallel.pp_schedule, float(pp))
+    return min(float(count), most)
+
+
+@dataclass(frozen=True)
+class _Step:
+    config: RunConfig
+    axes: Axes
+    device: str
+    sequences: int
+    count: int
+    waiting: float
+    part: Part
+
+    @property
+    def tokens(self) -> int:
+        """Of a micro-batch on this rank, all of them where tensor parallelism gathers."""
+        return self.sequences * self.config.data.sequence_length // self.axes.cp
+
+    @property
+    def size(self) -> int:
+        return kept.number_bytes(self.config)
+
+    @property
+    def offload(self) -> str:
+        return self.config.memory.offload if self.device == "cuda" else "none"
+
+    @property
+    def host(self) -> int:
+        states = {"weights": 4 * self.part.shard, "gradients": 4 * self.part.shard, "moments": self._moments}
+        of = {"parameters": ("weights", "gradients", "moments"), "optimizer": ("moments",)}
+        return sum(states[name] for name in of.get(self.offload, ()))
+
+    @property
+    def _moments(self) -> int:
+        return held.moments(self.config, self.part, self.axes.fsdp, self.axes.tp)
+
+    def moments(self) -> Iterator[Moment]:
+        """Yield the moments of a step in their order, of the last micro-batch."""
+        part = self.part
+        if part.last:
+            yield self._made("loss", part.blocks, {**self._head(), **self._whole(self._head_gathers())})
+        for left in range(part.blocks, 0, -1):
+            yield self._made(f"backward of block {left} of {part.blocks}", left, self._backward(left), ended=True)
+        if part.first and part.sharded:
+            yield self._made("backward of the embedding", 0, self._embedding(), ended=True)
+        yield self._updated()
+
+    def _made(self, name: str, left: int, more: Mapping[str, int], ended: bool = False) -> Moment:
+        """Return a moment with `left` blocks' activations, and `more`. ended: the head's backward pass is done."""
+        others = self.waiting - 1.0
+        blocks = kept.modes(self.config, self.part.blocks)
+        of = {mode: kept.block_bytes(self.config, self.axes, self.device, mode, self.sequences) for mode in set(blocks)}
+        whole, here = sum(of[mode] for mode in blocks), sum(of[mode] for mode in blocks[:left])
+        cut = self.tokens / self.axes.tp
+        of_ends = kept.ends(self.config, self.device, self.part.first, self.part.last) * cut
+        of_this = 0.0 if ended else of_ends
+        casts = self._casts(left) + others * self._casts(self.part.blocks)
+        found = {
+            **self._states(left, ended),
+            "casts": round(casts),
+            "activations": round(others * (whole + of_ends) + here + of_this),
+            "messages": self._messages(),
+            "workspaces": outside.workspaces(self.config, self.axes, self.device),
+        }
+        for key, value in more.items():
+            found[key] = found.get(key, 0) + value
+        return Moment(name, {key: found[key] for key in COMPONENTS if found.get(key)})
+
+    def _states(self, left: int, ended: bool) -> dict[str, int]:
+        part, on_device = self.part, self.offload != "parameters"
+        weights = 4 * part.shard if on_device else 0
+        moments = self._moments if self.offload == "none" else 0
+        there = part.ddp or self.count > 1
+        made = part.shard if there else (part.blocks - left) * part.block.shard + (part.head.shard if ended else 0)
+        gradients = 4 * made if on_device else 0
+        if part.sharded and self.config.parallel.zero == 1 and self.count > 1:
+            gradients += 4 * part.gathered  # whole until the last micro-batch is through
+        return {"weights": weights, "moments": moments, "gradients": gradients}
+
+    def _casts(self, left: int) -> int:
+        """Return the copies of blocks' matrices in the format of products, which their backward passes use."""
+        narrow = kept.narrows(self.config)
+        copied = not self.config.precision.fp8_gather if narrow else not self.part.sharded and self.size < 4
+        if not copied:
+            return 0
+        modes = kept.modes(self.config, self.part.blocks)[:left]
+        numbers = self.part.block.matrices * max(1, sum(mode != "full" for mode in modes))
+        return numbers if narrow else self.size * numbers
+
+    def _whole(self, at_a_time: int) -> dict[str, int]:
+        """Return what FSDP2 has gathered: all of it below stage 3, else `at_a_time` [numbers]."""
+        if not self.part.sharded:
+            return {}
+        if self.config.parallel.zero < 3:
+            return {"gathered": self.size * self.part.gathered}
+        return {"gathered": self.size * at_a_time}
+
+    def _head_gathers(self) -> int:
+        """Return the numbers of the head's weight, and of the message that brought it, which goes with the next one."""
+        numbers = self.part.head if self.part.head.whole else self.part.embedding
+        return 2 * numbers.gathered
+
+    def _head(self) -> dict[str, int]:
+        found = kept.head(self.config, self.axes, self.device, self.tokens, self.part.sharded)
+        return {"casts": found.cast, "logits": found.logits, "head": found.weight_gradient + found.hidden}
+
+    def _backward(self, left: int) -> dict[str, int]:
+        part, block = self.part, self.part.block
+        found = {
+            **self._whole(2 * block.gathered),  # this block's, and the next one's on its way
+            "block at work": kept.at_work(self.config, self.axes, self.device, self.tokens),
+            "gradient buffers": 4 * block.whole,
+        }
+        if part.sharded:  # this block's in the format of products; before it the last one's, on their way
+            before = part.head.gathered if left == part.blocks else block.gathered
+            found["gradient buffers"] = self.size * block.gathered + self._reduced * before
+        if kept.modes(self.config, part.blocks)[left - 1] != "none":
+            whole = kept.block_bytes(self.config, self.axes, self.device, "none", self.sequences)
+            found["recomputed block"] = whole
+        return found
+
+    @property
+    def _reduced(self) -> int:
+        return 2 if self.config.precision.reduce == "bf16" and self.size == 2 else 4
+
+    def _embedding(self) -> dict[str, int]:
+        """Return the embedding's gradient: gathered weight, gradient of its format, message of both formats."""
+        numbers = self.part.embedding.gathered
+        return {**self._whole(numbers), "gradient buffers": (self.size + self._reduced) * numbers}
+
+    def _messages(self) -> int:
+        """Return the buffers into which a pipeline's stages receive streams and their gradients, one a micro-batch."""
+        if self.axes.pp == 1:
+            return 0
+        stages = stages_per_rank(self.config.parallel)
+        ends = 2 * stages - int(self.part.first) - int(self.part.last)
+        return round(ends * self.count * self.size * self.config.model.width * self.tokens / self.axes.tp)
+
+    def _updated(self) -> Moment:
+        """Return the update: all gradients and moments, and what Muon's iterations have of one matrix."""
+        part = self.part
+        found = {**self._states(0, ended=True), "moments": 0 if self.offload == "parameters" else self._moments}
+        found["gradients"] = 0 if self.offload == "parameters" else 4 * part.shard
+        found.update(self._whole(0))
+        found["workspaces"] = outside.workspaces(self.config, self.axes, self.device)
+        if self.config.optim.name == "muon" and self.offload != "parameters":
+            found["update"] = 5 * self.size * part.block.matrices // 2  # an estimate: five times the largest matrix
+        return Moment("update", {key: found[key] for key in COMPONENTS if found.get(key)})
+
+
+def with_stage(config: RunConfig, axes: Axes, stage: int) -> tuple[RunConfig, Axes]:
+    """Return the same run with a stage of ZeRO (0: copies of everything), over the same ranks.
+
+    ValueError for stage 0 where ranks share a sequence, as those share weights as well.
+    """
+    parallel = config.parallel
+    if stage == 0:
+        if axes.cp > 1:
+            raise ValueError(
+                f"stage 0 is not possible with parallel.cp={axes.cp}: ranks that share a sequence share weights"
+            )
+        alone = "auto" if axes.tp * axes.pp > 1 else "ddp"
+        changed = replace(parallel, strategy=alone, dp_replicate=axes.data, dp_shard=1, zero=3)
+        return replace(config, parallel=changed), replace(axes, dp_replicate=axes.data, dp_shard=1)
+    whole = axes if axes.dp_shard > 1 else replace(axes, dp_replicate=1, dp_shard=axes.data)
+    changed = replace(parallel, strategy="auto", dp_replicate=whole.dp_replicate, dp_shard=whole.dp_shard, zero=stage)
+    return replace(config, parallel=changed), whole
