@@ -350,5 +350,6 @@ class Poll:
 def _come_back(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
     alive = sum(s.state in (PointState.RUNNING, PointState.QUEUED) for s in statuses)
     if alive:
-        return f"{alive} runs continue.  To come back:  python -m study watch {reference(folder)}"
+        continues = f"{counted(alive, 'run')} continue{'s' if alive == 1 else ''}"
+        return f"{continues}.  To come back:  python -m study watch {reference(folder)}"
     return f"Stopped; what ran is kept. The same command, or python -m study retry {reference(folder)}, carries on."

@@ -80,7 +80,7 @@ def test_watching_may_end_while_the_jobs_live_on(lab: Lab) -> None:
     wait_for("the first line of watching", lambda: re.search(r"1 (queued|running)", said.read_text()) is not None)
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait(LIMIT_SECONDS) == 130, said.read_text()
-    assert "live on" in said.read_text()
+    assert "1 run continues.  To come back:  python -m study watch w" in said.read_text()
     gate.touch()
     quick.study("watch", "w")
     assert quick.point("w")["state"] == "completed"
