@@ -1,0 +1,1 @@
+"""Measuring what a machine does, before runs are planned for it."""

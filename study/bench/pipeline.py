@@ -1,0 +1,105 @@
+"""`python -m study bench pipeline`: what each pipeline schedule leaves idle, by micro-batches; with pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from analysis.text import commandline
+from analysis.text.commandline import Key
+from study.bench.pipeline_table import Asked, Row, best, check, full_from, rows, sentences, table, timeline
+from study.bench.timeline_picture import draw, lane
+from study.storage.files import write_atomic
+from train.spec.pipeline_layout import SCHEDULES, STAGES
+
+PURPOSE = "Compare pipeline schedules by simulation: step time, idle share, micro-batches waiting in memory."
+
+
+def _counts(key: Key, text: str) -> tuple[int, ...]:
+    found = tuple(commandline.whole(key, part) for part in text.split(","))
+    if min(found) < 1:
+        raise ValueError(f"{key.name}={text}: whole numbers, 1 or more, separated by commas are needed ({key.help})")
+    return tuple(dict.fromkeys(found))
+
+
+def _schedules(key: Key, text: str) -> tuple[str, ...]:
+    one = Key(key.name, key.help, choices=tuple(SCHEDULES))
+    return tuple(dict.fromkeys(one.value(part) for part in text.split(",")))
+
+
+KEYS = (
+    Key("pp", "ranks of the pipeline", 4, commandline.whole),
+    Key("micro_batches", "numbers of micro-batches of one step", (2, 4, 8, 16, 32), _counts),
+    Key("schedules", "parallel.pp_schedule to compare", tuple(SCHEDULES), _schedules),
+    Key("stages", "stages of one rank, for interleaved and zb1p (parallel.pp_stages)", STAGES, commandline.whole),
+    Key("forward_ms", "forward pass of one micro-batch through all layers of a rank [ms]", 1.0, commandline.number),
+    Key("backward_ms", "backward pass of the same [ms]", 2.0, commandline.number),
+    Key("weight_ms", "part of backward_ms that computes gradients of weights [ms]; default: half", None,
+        commandline.number),
+    Key("message_ms", "sending one micro-batch's activations to the next rank [ms]; default: 0", 0.0,
+        commandline.number),
+    Key("out", "folder for pipeline.csv and a picture timeline-mM.svg for each number M of micro-batches"),
+)  # fmt: skip
+
+
+def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Do what the key=value words ask for; return it as lines of text and as fields of the JSON object.
+
+    Raises ValueError, naming key and value, for what cannot be compared.
+    """
+    given = commandline.parse(words, KEYS)
+    asked = asked_of(given)
+    check(asked)
+    found = rows(asked)
+    written = write(asked, found, Path(given["out"])) if given["out"] else []
+    lines = [
+        f"{asked.pp} ranks, forward {asked.forward_ms:g} ms, backward {asked.backward_ms:g} ms a micro-batch and rank, "
+        f"message {asked.message_ms:g} ms",
+        "",
+        *table(found),
+        "",
+        *sentences(asked, found),
+        *map(str, written),
+    ]
+    said = {
+        "what": "pipeline",
+        "asked": asdict(asked),
+        "rows": [asdict(row) for row in found],
+        "best": {str(row.micro_batches): row.schedule for row in best(found)},
+        "full_from": full_from(found),
+        "files": [str(path) for path in written],
+    }
+    return lines, said
+
+
+def asked_of(given: Mapping[str, Any]) -> Asked:
+    """Return what the values of the keys ask for."""
+    return Asked(**{one.name: given[one.name] for one in fields(Asked)})
+
+
+def write(asked: Asked, found: Sequence[Row], folder: Path) -> list[Path]:
+    """Write the table as CSV and a picture for each number of micro-batches; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [one.name for one in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in found)
+    files = {folder / "pipeline.csv": out.getvalue()}
+    files |= {folder / f"timeline-m{count}.svg": picture(asked, found, count) for count in asked.micro_batches}
+    for path, text in files.items():
+        write_atomic(path, text)
+    return list(files)
+
+
+def picture(asked: Asked, found: Sequence[Row], count: int) -> str:
+    """Return the timelines of all schedules with one number of micro-batches, as SVG text."""
+    lanes = [
+        lane(row.schedule, timeline(asked, row.schedule, count), row.waiting)
+        for row in found
+        if row.micro_batches == count
+    ]
+    return draw(f"{asked.pp} pipeline ranks, {count} micro-batches: one step, simulated", lanes)

@@ -1,0 +1,46 @@
+"""`python -m study bench WHAT [KEY=VALUE …]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from study.commands import add_json, emit
+
+BENCHES = {"pipeline": "study.bench.pipeline"}
+"""What can be measured or compared, and the module that does it."""
+
+
+class Bench(Protocol):
+    """What a module of `BENCHES` offers."""
+
+    PURPOSE: str
+    KEYS: Sequence[Any]
+
+    def run(self, words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+        """Do what the key=value words ask for; return lines of text and the fields of the JSON object."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    parser.add_argument("what", choices=tuple(BENCHES), help="what to compare or to measure")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings; the word help lists them")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare or measure; print a table, or one JSON object."""
+    bench: Bench = importlib.import_module(BENCHES[options.what])
+    if "help" in options.words:
+        from analysis.text.commandline import usage
+
+        print(usage(f"study bench {options.what}", bench.PURPOSE, bench.KEYS))
+        return 0
+    lines, said = bench.run(options.words)
+    if options.json:
+        emit("bench", None, said)
+    else:
+        print("\n".join(lines))
+    return 0

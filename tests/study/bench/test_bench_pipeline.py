@@ -1,0 +1,138 @@
+"""`python -m study bench pipeline`: the table, its sentences, files and pictures, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.__main__ import main
+from study.bench.pipeline_table import Asked, Row, best, full_from, rows, sentences, table
+from study.bench.timeline_picture import FILLS, draw, lane, ticks_of
+from train.spec.config import ParallelConfig
+from train.spec.pipeline_layout import SCHEDULES
+from train.spec.pipeline_schedule.orders import Kind
+from train.spec.pipeline_schedule.simulation import even_times, simulate
+
+ASKED = Asked(4, (2, 8), tuple(SCHEDULES), stages=2, forward_ms=1.0, backward_ms=2.0)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def by(found: list[Row], schedule: str, count: int) -> Row:
+    return next(row for row in found if (row.schedule, row.micro_batches) == (schedule, count))
+
+
+def test_rows_hold_idle_shares_beside_the_formula_and_what_is_kept() -> None:
+    found = rows(ASKED)
+    assert [(row.micro_batches, row.schedule) for row in found] == [(m, name) for m in (2, 8) for name in SCHEDULES]
+    plain = by(found, "1f1b", 8)
+    assert (plain.step_ms, plain.waiting, plain.stages) == (33, 4, 1)
+    assert plain.idle_share == pytest.approx(plain.formula_share) == pytest.approx(3 / 11)
+    assert by(found, "interleaved", 8).idle_share == pytest.approx(3 / 19)
+    assert (by(found, "gpipe", 8).waiting, by(found, "1f1b", 2).run, by(found, "gpipe", 2).run) == (8, 4, 2)
+
+
+def test_the_shortest_step_is_best_and_of_equal_ones_that_which_keeps_least() -> None:
+    asked = Asked(4, (16,), ("gpipe", "1f1b"), stages=2, forward_ms=1.0, backward_ms=2.0)
+    assert [row.schedule for row in best(rows(asked))] == ["1f1b"]
+    assert full_from(rows(ASKED)) == {"gpipe": None, "1f1b": None, "interleaved": None, "zb1p": 8, "zbv": 8}
+    said = sentences(ASKED, rows(ASKED))
+    assert said[1] == "m=8: zb1p is shortest, 25.5 ms with 5.9 % idle and 4 kept; 1f1b takes 33 ms"
+    assert said[-1] == (
+        "idle at most 10 % of the time: zb1p from m=8, zbv from m=8; gpipe, 1f1b, interleaved only with more than 8"
+    )
+
+
+def test_messages_are_a_column_where_they_take_time() -> None:
+    slow = Asked(2, (8,), ("gpipe", "1f1b"), stages=2, forward_ms=1.0, backward_ms=2.0, message_ms=0.25)
+    found = rows(slow)
+    assert by(found, "gpipe", 8).exposed_ms == pytest.approx(0.5)
+    assert by(found, "1f1b", 8).exposed_ms > 2
+    assert table(found)[0].endswith("messages [ms]")
+    assert not table(rows(ASKED))[0].endswith("messages [ms]")
+
+
+def test_a_picture_has_a_box_for_each_pass_where_and_as_long_as_it_runs() -> None:
+    layout = ParallelConfig(pp=2, pp_schedule="zbv")
+    timeline = simulate(layout, 4, even_times(layout, 1.0, 2.0))
+    root = ET.fromstring(draw("a <title>", [lane("zbv", timeline, 2.0)]))
+    boxes = [group for group in root.iter(f"{SVG}g") if group.find(f"{SVG}title") is not None]
+    assert len(boxes) == 2 * 2 * 4 * 3
+    scale = 870 / timeline.step
+    for group, timed in zip(boxes, (one for rank in timeline.ranks for one in rank), strict=True):
+        rect = group.find(f"{SVG}rect")
+        assert rect is not None
+        assert float(rect.attrib["x"]) == pytest.approx(70 + timed.start * scale, abs=0.01)
+        assert float(rect.attrib["width"]) == pytest.approx((timed.end - timed.start) * scale, abs=0.01)
+        assert rect.attrib["fill"] in FILLS[timed.one.kind]
+    words = [text.text for text in root.iter(f"{SVG}text")]
+    assert "a <title>" in words and "backward: weights" in words and "idle" in words
+
+
+def test_numbers_that_do_not_fit_are_left_out_for_all_passes_of_a_kind() -> None:
+    layout = ParallelConfig(pp=4, pp_schedule="gpipe")
+    root = ET.fromstring(draw("", [lane("gpipe", simulate(layout, 16, even_times(layout, 1.0, 9.0)), 16.0)]))
+    numbered = {Kind.FORWARD: 0, Kind.BACKWARD: 0}
+    for group in root.iter(f"{SVG}g"):
+        rect = group.find(f"{SVG}rect")
+        assert rect is not None
+        kind = next(kind for kind in numbered if rect.attrib["fill"] in FILLS[kind])
+        numbered[kind] += group.find(f"{SVG}text") is not None
+    assert numbered == {Kind.FORWARD: 0, Kind.BACKWARD: 64}
+
+
+@pytest.mark.parametrize("longest", [0.013, 1.0, 7.5, 33.0, 101.0, 4800.0])
+def test_axes_have_a_few_round_ticks(longest: float) -> None:
+    ticks = ticks_of(longest)
+    assert ticks[0] == 0 and ticks[-1] <= longest and 5 <= len(ticks) <= 13
+
+
+def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main(["bench", "pipeline", *words.split()])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_command_prints_the_table_and_writes_csv_and_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(f"pp=2 micro_batches=2,4 out={tmp_path / 'new'}", capsys)
+    assert code == 0 and "idle at most 10 % of the time" in out
+    with (tmp_path / "new" / "pipeline.csv").open(encoding="utf-8") as file:
+        read = list(csv.DictReader(file))
+    assert len(read) == 10 and float(read[0]["idle_share"]) == pytest.approx(1 / 3)
+    assert ET.parse(tmp_path / "new" / "timeline-m4.svg").getroot().tag == f"{SVG}svg"
+
+
+def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run("pp=4 micro_batches=8 schedules=1f1b,zbv --json", capsys)
+    said: dict[str, Any] = json.loads(out)
+    assert (code, said["command"], said["what"], said["best"]) == (0, "bench", "pipeline", {"8": "zbv"})
+    assert said["asked"]["pp"] == 4 and said["files"] == []
+    assert [row["step_ms"] for row in said["rows"]] == [33, 25.5]
+
+
+def test_help_lists_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run("help", capsys)
+    assert code == 0 and "message_ms" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("pp=1", "pp=1 is not allowed: at least 2 ranks"),
+        ("stages=0", "stages=0 is not allowed: at least 1"),
+        ("micro_batches=4,0", "micro_batches=4,0: whole numbers, 1 or more"),
+        ("schedules=1f2b", "schedules=1f2b is not allowed: one of gpipe, 1f1b, "),
+        ("forward_ms=0", "forward_ms=0: a positive number is needed"),
+        ("weight_ms=3", "weight_ms=3 is not allowed: at most backward_ms=2, of which it is a part"),
+        ("microbatches=4", "there is no key 'microbatches'; did you mean micro_batches=?"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(words: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(words, capsys)
+    assert (code, out) == (2, "") and error in err
