@@ -143,11 +143,20 @@ class _Step:
         part = self.part
         if part.last:
             yield self._made("loss", part.blocks, {**self._head(), **self._whole(self._head_gathers())})
-        for left in range(part.blocks, 0, -1):
+        for left in self._lefts():
             yield self._made(f"backward of block {left} of {part.blocks}", left, self._backward(left), ended=True)
         if part.first and part.sharded:
             yield self._made("backward of the embedding", 0, self._embedding(), ended=True)
         yield self._updated()
+
+    def _lefts(self) -> Iterator[int]:
+        """Yield how many blocks are left in the backward passes that can be the peak.
+
+        From one to the next as many activations go and as many gradients come, so that the most is held at either end.
+        """
+        blocks, memory = self.part.blocks, self.config.memory
+        period = memory.every if memory.checkpointing == "every" else 1
+        yield from (left for left in range(blocks, 0, -1) if left >= blocks - 1 - period or left <= 1 + period)
 
     def _made(self, name: str, left: int, more: Mapping[str, int], ended: bool = False) -> Moment:
         """Return a moment with `left` blocks' activations, and `more`. ended: the head's backward pass is done."""

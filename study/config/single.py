@@ -1,0 +1,27 @@
+"""One config from the words of a command line, as python -m study.sweep composes a single point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from study.config.compose import check, conf_folder
+from study.config.errors import from_hydra
+from study.config.schema import StudyConfig
+
+
+def composed(words: Sequence[str]) -> StudyConfig:
+    """Return the checked config of overrides (KEY=VALUE, GROUP=OPTION); ValueError says what is wrong with a word."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+            plain = OmegaConf.to_container(compose("config", list(words)), resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(from_hydra(error)) from None
+    assert isinstance(plain, dict)
+    return check({str(name): value for name, value in plain.items()})

@@ -1,0 +1,160 @@
+"""What is asked of a memory sheet, from the words of a command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from study.config.schema import StudyConfig
+from train.spec import mesh
+from train.spec.axes import MESH_AXES
+from train.spec.config import RunConfig
+from train.spec.mesh import Axes
+from train.spec.resolve import resolve
+
+Compose = Callable[[Sequence[str]], StudyConfig]
+TRAINED, FROZEN = ("policy", "critic"), ("reference", "reward")
+ROLES = ("policy", "reference", "reward", "critic")
+"""The four models of reinforcement learning from human feedback (Ouyang et al. 2022): two are trained."""
+OWN = {
+    "gpus": "how many GPUs there are; default: what the cluster section says",
+    "out": "folder for memory.md, memory.csv, memory.svg and memory.png",
+    "roles": "models that share the GPUs: policy and critic are trained, reference and reward are not; rlhf: all four",
+    "rollouts": "roles: sequences that each GPU generates at once; default: its share of a step",
+}
+"""Words beside keys and groups, with what they mean."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run on so many GPUs of so much memory [bytes]."""
+
+    config: RunConfig
+    axes: Axes
+    memory: int
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it is on."""
+        return self.axes.size
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: one subject by role, "model" where there are no roles; where the files go; rollouts of a GPU."""
+
+    subjects: Mapping[str, Subject]
+    out: Path | None = None
+    rollouts: int | None = None
+
+    @property
+    def single(self) -> Subject:
+        """The only subject there is."""
+        (found,) = self.subjects.values()
+        return found
+
+
+def ask(words: Sequence[str], compose: Compose) -> Question:
+    """Return the question that words ask; ValueError names the word, its value and what would do."""
+    own, rest = _own(words)
+    roles = _roles(own.get("roles"))
+    by_role, shared = _by_role(rest, roles)
+    gpus = _number("gpus", own.get("gpus"))
+    subjects = {role: _subject(compose([*shared, *by_role.get(role, [])]), gpus) for role in (roles or ("model",))}
+    sizes = {role: subject.gpus for role, subject in subjects.items()}
+    if len(set(sizes.values())) > 1:
+        told = ", ".join(f"{role} {size}" for role, size in sizes.items())
+        raise ValueError(f"roles that share GPUs are on different numbers of them ({told}): give gpus=N for all")
+    rollouts = _number("rollouts", own.get("rollouts"))
+    if rollouts is not None and not roles:
+        raise ValueError(f"rollouts={rollouts} belongs to roles: add roles=rlhf, or leave it out")
+    return Question(subjects, Path(own["out"]) if "out" in own else None, rollouts)
+
+
+def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    own: dict[str, str] = {}
+    rest = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name in OWN:
+            if not value:
+                raise ValueError(f"{name}= has no value: {OWN[name]}")
+            own[name] = value
+        elif equals and "." not in name and "/" not in name and (near := _meant(name)):
+            raise ValueError(f"unknown key {name!r} in {word}: did you mean {near}={value}?")
+        else:
+            rest.append(word)
+    return own, rest
+
+
+def _meant(name: str) -> str | None:
+    """Return the own word that a misspelt one stands for, where it is nearer to that than to any group."""
+    from study.config.schema import sections
+
+    groups = [part.path for part in sections() if part.path]
+    found = difflib.get_close_matches(name.lstrip("+~"), [*OWN, *groups, "dry_run", "wait", "seed"], n=1, cutoff=0.7)
+    return found[0] if found and found[0] in OWN else None
+
+
+def _number(name: str, said: str | None) -> int | None:
+    if said is None:
+        return None
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"{name}={said} is not allowed: a whole number of at least 1")
+    return int(said)
+
+
+def _roles(said: str | None) -> tuple[str, ...]:
+    if said is None:
+        return ()
+    names = ROLES if said == "rlhf" else tuple(said.strip("[]").split(","))
+    for name in names:
+        if name not in ROLES:
+            near = difflib.get_close_matches(name, ROLES, n=1, cutoff=0.4)
+            hint = f": did you mean {near[0]}?" if near else f": choose of {', '.join(ROLES)}, or rlhf for all"
+            raise ValueError(f"roles={said} names {name!r}, which is no role{hint}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"roles={said} names a role twice: each is one model")
+    return names
+
+
+def _by_role(words: Sequence[str], roles: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the words of each role (critic.model=1b) and those of all."""
+    found: dict[str, list[str]] = {}
+    shared = []
+    for word in words:
+        role, dot, rest = word.partition(".")
+        if not dot or role not in ROLES:
+            shared.append(word)
+        elif role in roles:
+            found.setdefault(role, []).append(rest)
+        else:
+            raise ValueError(f"{word} is of the role {role}, which is not asked for: add it to roles=, or roles=rlhf")
+    return found, shared
+
+
+def _subject(config: StudyConfig, gpus: int | None) -> Subject:
+    cluster = config.cluster
+    world = gpus or max(1, cluster.nodes * max(cluster.gpus_per_node, cluster.tasks_per_node))
+    run = resolve(config.run())
+    run = replace(run, runtime=replace(run.runtime, device="cuda"))
+    return Subject(run, axes_of(run, world), round(cluster.gpu_memory_gb * 1e9))
+
+
+def axes_of(run: RunConfig, world: int) -> Axes:
+    """Return the axes of a run on so many GPUs; ValueError, with the nearest number that works, for another number."""
+    try:
+        mesh.check(run, world, saves=False)
+    except mesh.WorldError as error:
+        step = 1
+        for name in MESH_AXES:
+            step *= getattr(run.parallel, name) or 1
+        near = step if None not in _open(run) else max(1, round(world / step)) * step
+        raise ValueError(f"gpus={world}: {str(error).partition(': start')[0]}; the nearest is gpus={near}") from None
+    return mesh.axes(run.parallel, world)
+
+
+def _open(run: RunConfig) -> list[int | None]:
+    return [getattr(run.parallel, name) for name in MESH_AXES]
