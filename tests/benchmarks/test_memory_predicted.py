@@ -1,0 +1,54 @@
+"""The comparison of predicted and measured memory, as far as it goes without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import memory_predicted as compared
+from benchmarks.memory_predicted import Compared, compare, names, predicted, summary, table
+from benchmarks.peers.rows import find
+from benchmarks.trainer_peers import Result
+
+
+def test_every_row_can_be_predicted() -> None:
+    found = names()
+    assert len(found) == len(set(found)) >= 24
+    sheets = {name: predicted(find(name)) for name in found}
+    shapes = {find(name).shape for name in found}
+    assert {"384x6", "150m", "1b", "8b"} <= shapes
+    assert {find(name).gpus for name in found} == {1, 2}
+    for setting in ("tp=2", "pp=2", "zero=2", "checkpointing=full", "blocks=false", "fsdp"):
+        assert any(setting in name for name in found), setting
+    assert all(one.peak.total < 110 * 2**30 for one in sheets.values()), "each is meant to run on an H200"
+
+
+def test_rows_are_measured_where_there_are_gpus_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def run(row: object, seconds: float, extra: list[str], log: Path) -> Result:
+        seen.append(extra)
+        return Result(find("ours-1b"), {"gib_allocated": 42.0}, 1.0)
+
+    monkeypatch.setattr(compared, "run", run)
+    row = compare("ours-1b", 1, 5.0, Path("log"))
+    assert seen == [["--steps", "6"]]
+    assert row.error == pytest.approx(row.predicted.peak.total / (42 * 2**30) - 1)
+    apart = compare("ours-1b-fsdp-x2", 1, 5.0, Path("log"))
+    assert (apart.error, apart.why, len(seen)) == (None, "on 2 GPUs, here are 1", 1)
+    monkeypatch.setattr(compared, "run", lambda row, *_: Result(row, {}, 1.0, "exit code 1: OutOfMemoryError: CUDA"))
+    failed = compare("ours-1b", 1, 5.0, Path("log"))
+    assert failed.measured is None and "OutOfMemory" in failed.why
+    assert failed.wrongly_fits(80 * 10**9) and not failed.wrongly_fits(40 * 10**9)
+    assert "said to fit and out of memory: ours-1b." in summary([row, failed], 80 * 10**9)
+
+
+def test_the_table_ends_with_the_errors() -> None:
+    sheet = predicted(find("ours-150m"))
+    size = sheet.peak.total
+    rows = [Compared(f"r{n}", sheet, round(size * factor)) for n, factor in enumerate((1.0, 0.8, 1.25))]
+    last = table([*rows, Compared("none", sheet, why="on 2 GPUs, here are 1")], None).splitlines()[-1]
+    assert last.startswith("3 of 4 rows measured: median error 20.00%, worst 25.00% (r1); none that is said to fit")
+    assert summary([Compared("none", sheet, why="-")], None) == "1 rows predicted, none measured: this needs a GPU."
+    assert "| r1 | loss | " in table(rows, None) and "| +25.00% |" in table(rows, None)
