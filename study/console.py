@@ -41,7 +41,7 @@ def main() -> int:
     if name in ("--version", "-V"):
         print(f"scaling-study {__version__}")
         return 0
-    if name in MODULES:
+    if name in MODULES and not _is_subcommand(name, rest):
         module = MODULES[name][0]
     elif name in COMMANDS:
         module, rest = "study", words
@@ -55,9 +55,15 @@ def main() -> int:
     return 0
 
 
+def _is_subcommand(name: str, rest: list[str]) -> bool:
+    """Whether it is `plan memory …` of the study's commands rather than `plan budget=…` of the analysis."""
+    return name in COMMANDS and bool(rest) and "=" not in rest[0] and not rest[0].startswith("-")
+
+
 def usage() -> str:
-    """Return the list of commands."""
-    every = {name: text for name, (_, text) in MODULES.items()} | COMMANDS
+    """Return the list of commands; one of both kinds is listed twice, the study's with its next word."""
+    every = {name: text for name, (_, text) in MODULES.items()}
+    every |= {name if name not in MODULES else f"{name} WHAT": text for name, text in COMMANDS.items()}
     width = max(map(len, every)) + 2
     lines = [f"  {name:<{width}}{text}" for name, text in every.items()]
     return "\n".join(["scaling-study COMMAND …      (scaling-study COMMAND --help says more)", "", *lines])

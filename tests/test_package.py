@@ -107,6 +107,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         ("fit runs=a.csv", "analysis.fit", ["runs=a.csv"]),
         ("status lr --json", "study", ["status", "lr", "--json"]),
         ("replay curves=c.npz", "sweeps.replay", ["curves=c.npz"]),
+        ("plan runs=a.csv budget=1e20", "analysis.plan", ["runs=a.csv", "budget=1e20"]),
+        ("plan --help", "analysis.plan", ["--help"]),
+        ("plan memory model=8b", "study", ["plan", "memory", "model=8b"]),
     ],
 )
 def test_a_command_is_the_module_of_its_name(
@@ -118,7 +121,9 @@ def test_a_command_is_the_module_of_its_name(
 
 
 def test_every_command_is_there_and_named_once() -> None:
-    assert not console.MODULES.keys() & COMMANDS.keys()
+    assert console.MODULES.keys() & COMMANDS.keys() == {"plan"}, "`plan memory` is told from `plan budget=…`"
+    listed = [line.split("  ")[1] for line in console.usage().splitlines()[2:]]
+    assert len(listed) == len(set(listed)) == len(console.MODULES) + len(COMMANDS)
     for module, text in console.MODULES.values():
         assert find_spec(module) is not None and text
     assert PROJECT["project"]["scripts"] == {"scaling-study": "study.console:main"}
