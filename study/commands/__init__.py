@@ -18,6 +18,7 @@ COMMANDS = {
     "watch": "live progress until all points have ended; Ctrl-C only stops watching",
     "show": "one point: config differences, attempts with nodes and outcomes, checkpoints, its MLflow run",
     "logs": "the output of a point; without a point, list the points that have logs",
+    "diagnose": "why a run is slow: shares of its step, what limits it, the first thing to try",
     "cancel": "cancel points: running ones save a checkpoint, waiting ones are not started",
     "retry": "resume points that failed, were killed or ran out of time from their checkpoints; "
     "cancelled ones with --state cancelled",

@@ -1,6 +1,12 @@
-"""What devices are said to compute: dense FLOP/s by format, from their makers' data sheets (without sparsity)."""
+"""What devices are said to do: dense FLOP/s by format (without sparsity), bytes/s of their memory; by data sheets.
+
+Of some it is known too what they were measured to do, which is less.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 TERA = 1e12
 
@@ -32,3 +38,57 @@ def stated(device_name: str, precision: str) -> float | None:
     if not fitting:
         return None
     return STATED[max(fitting, key=len)].get("fp32" if precision == "fp32" else "bf16")
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device does at best: FLOP/s by format, bandwidth of its memory [bytes/s], read and written together.
+
+    measured: whether it was measured, by a large product and a large copy; else its maker says so.
+    """
+
+    by_format: Mapping[str, float]
+    bandwidth: float
+    measured: bool
+
+    def flops(self, form: str) -> float:
+        """Return FLOP/s in a format: bf16, fp32 or fp8; of others, as of fp32."""
+        return self.by_format.get(form) or self.by_format["bf16" if form == "fp8" else "fp32"]
+
+    def balance(self, form: str) -> float:
+        """Return the FLOPs per byte from which on arithmetic is the limit, not memory."""
+        return self.flops(form) / self.bandwidth
+
+
+BANDWIDTH: dict[str, float] = {
+    "H200": 4.8 * TERA,
+    "H100 PCIe": 2.0 * TERA,
+    "H100 NVL": 3.9 * TERA,
+    "H100": 3.35 * TERA,
+    "GH200": 4.0 * TERA,
+    "B200": 8.0 * TERA,
+    "A100": 2.039 * TERA,
+    "A10G": 0.6 * TERA,
+    "L40S": 0.864 * TERA,
+    "L4": 0.3 * TERA,
+    "RTX 4090": 1.008 * TERA,
+    "RTX 3090": 0.936 * TERA,
+    "V100": 0.9 * TERA,
+}
+"""Bytes/s of memory by data sheets: of the A100 that of 80 GB, of the GH200 that of 96 GB."""
+
+MEASURED: dict[str, Ceilings] = {
+    # A copy of a large tensor, bf16 and fp8 products of 8192^3, torch 2.11; fp32 as its maker says.
+    "H200": Ceilings({"bf16": 798 * TERA, "fp8": 1304 * TERA, "fp32": 67 * TERA}, 4.27 * TERA, measured=True),
+}
+"""By the same parts of names."""
+
+
+def ceilings(device_name: str) -> Ceilings | None:
+    """Return what a device does at best, as measured where it was; None where the device is not known."""
+    fitting = [part for part in STATED if part in device_name]
+    if not fitting:
+        return None
+    part = max(fitting, key=len)
+    peaks = STATED[part]
+    return MEASURED.get(part) or Ceilings({"bf16": peaks["fp32"], **peaks}, BANDWIDTH[part], measured=False)
