@@ -236,7 +236,7 @@ class Trainer:
         with self.liveness.during("train"):
             self.deferred.begin()
             due = number % self.config.runtime.log_steps == 0
-            times = self.clock.begin(timed=due)
+            times = self.clock.begin(timed=due, marked=self.profiler.records)
             watch = self.inspection.watch(number)
             loss, norm = self.train_step(watch)
             record = due or state.tokens == self.budget

@@ -44,6 +44,11 @@ class Profiler:
         if config.memory_history and torch.cuda.is_available():
             torch.cuda.memory._record_memory_history(max_entries=200_000)
 
+    @property
+    def records(self) -> bool:
+        """Whether it records, or warms up to."""
+        return self._running is not None
+
     def begin(self, step: int) -> None:
         """Call before the next step, after `step` of them, as the first may be recorded."""
         if self._on and self._running is None and starts(step, self._config):
@@ -75,7 +80,13 @@ class Profiler:
         # One step more than is recorded: with the schedule's own end the last trace would be saved within a step.
         # Before the first step there is none to warm up in: without a schedule all is recorded from here on.
         schedule = torch.profiler.schedule(wait=0, warmup=warmup, active=steps + 1, repeat=1) if warmup else None
-        self._running = torch.profiler.profile(activities=activities, schedule=schedule)
+        self._running = torch.profiler.profile(
+            activities=activities,
+            schedule=schedule,
+            record_shapes=self._config.shapes,
+            profile_memory=self._config.memory,
+        )
+        self._running.record_steps = True  # without a schedule torch would not mark the steps
         self._running.start()
         self._left = warmup + steps
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: data, forward, backward, optimizer; and the same phases as NVTX ranges.
+"""Where the time of a step goes: data, forward, backward, optimizer; the same phases as NVTX ranges and in traces.
 
 On a CPU phases are timed by the host's clock. On a GPU by events in its stream, from the first kernel of a phase to its
 last: communication that nothing overlaps counts to the phase that waits for it (train.metrics.profiler tells it
@@ -24,16 +24,24 @@ class Clock:
         self._nvtx = nvtx and self._on_gpu
         self._timed = False
         self._times = Times()
+        self._marked = False
 
-    def begin(self, timed: bool) -> Times:
-        """Start a step; return its times, which fill while it runs."""
-        self._timed = timed
+    def begin(self, timed: bool, marked: bool = False) -> Times:
+        """Start a step; return its times, which fill while it runs. marked: torch's profiler records its phases."""
+        self._timed, self._marked = timed, marked
         self._times = Times()
         return self._times
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count what runs in this context to phase `name`; phases may come several times."""
+        if self._marked:
+            with torch.profiler.record_function(name):
+                yield from self._timing(name)
+        else:
+            yield from self._timing(name)
+
+    def _timing(self, name: str) -> Iterator[None]:
         if self._nvtx:
             torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
         if not self._timed:

@@ -358,6 +358,10 @@ class ProfileConfig:
     steps: int = key(3, "steps recorded")
     every: int | None = key(None, "record again after this many steps [steps]; null: once")
     ranks: str = key("first", "which ranks record", ("first", "all"))
+    shapes: bool = key(
+        False, "also record the shapes of operations' inputs: FLOP/s and bytes/s of kernels", former=False
+    )
+    memory: bool = key(False, "also record allocations: memory over time, and who holds it at the peak", former=False)
     nvtx: bool = key(False, "mark the phases of a step as NVTX ranges (Nsight Systems)")
     memory_history: bool = key(False, "record the stack of each allocation, for the snapshot at an out-of-memory error")
 
