@@ -172,6 +172,7 @@ class _Step:
             **self._states(left, ended),
             "casts": round(casts),
             "activations": round(others * (whole + of_ends) + here + of_this),
+            "head": self._heads_waiting(),
             "messages": self._messages(),
             "workspaces": outside.workspaces(self.config, self.axes, self.device),
         }
@@ -216,6 +217,20 @@ class _Step:
     def _head(self) -> dict[str, int]:
         found = kept.head(self.config, self.axes, self.device, self.tokens, self.part.sharded)
         return {"casts": found.cast, "logits": found.logits, "head": found.weight_gradient + found.hidden}
+
+    def _heads_waiting(self) -> int:
+        """Return the gradients that the head has made of further micro-batches, whose backward passes are to come.
+
+        With gpipe of all others, where weights' gradients wait as of as many as there are ranks; else it is the next
+        in turn.
+        """
+        schedule = self.config.parallel.pp_schedule
+        others = {"gpipe": self.count - 1, "zb1p": self.axes.pp - 1, "zbv": self.axes.pp - 1}.get(schedule, 0)
+        if self.axes.pp == 1 or not self.part.last:
+            return 0
+        found = kept.head(self.config, self.axes, self.device, self.tokens, self.part.sharded)
+        hidden = round(self.size * self.tokens * self.config.model.width / self.axes.tp)
+        return min(others, self.count - 1) * (found.weight_gradient + hidden)
 
     def _backward(self, left: int) -> dict[str, int]:
         part, block = self.part, self.part.block

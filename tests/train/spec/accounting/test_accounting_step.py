@@ -264,6 +264,17 @@ def test_a_pipelines_ranks_hold_what_waits_for_them() -> None:
     assert sheet(config, Axes(pp=4)).needed == max(one.needed for one in ranks)
 
 
+@pytest.mark.parametrize(("schedule", "others"), [("gpipe", 7), ("zb1p", 3), ("1f1b", 0), ("interleaved", 0)])
+def test_the_last_rank_keeps_the_heads_gradients_of_micro_batches_that_wait(schedule: str, others: int) -> None:
+    layout = ParallelConfig(pp=4, pp_schedule=schedule, pp_stages=1, micro_batch_sequences=1, dp_replicate=1)
+    config = run(tokens=8 * LENGTH, parallel=layout, precision=PrecisionConfig(name="bf16"))
+    first, last = (of_rank(config, Axes(pp=4), "cuda", 1, rank) for rank in (0, 3))
+    each = 4 * 1024 * 640 + 2 * LENGTH * 640
+    assert parts(last, "backward").get("head", 0) == others * each
+    assert parts(last, "loss")["head"] == (others + 1) * each + 2 * LENGTH * 640
+    assert "head" not in parts(first, "backward")
+
+
 def test_tensor_parallel_ranks_share_and_gather() -> None:
     config = run(precision=PrecisionConfig(name="bf16"))
     alone, two = (parts(sheet(config, Axes(tp=tp)), "loss") for tp in (1, 2))
