@@ -20,7 +20,7 @@ ROLES = ("policy", "reference", "reward", "critic")
 """The four models of reinforcement learning from human feedback (Ouyang et al. 2022): two are trained."""
 OWN = {
     "gpus": "how many GPUs there are; default: what the cluster section says",
-    "out": "folder for memory.md, memory.csv, memory.svg and memory.png",
+    "out": "folder of memory.md, memory.csv, memory.svg and memory.png",
     "roles": "models that share the GPUs: policy and critic are trained, reference and reward are not; rlhf: all four",
     "rollouts": "roles: sequences that each GPU generates at once; default: its share of a step",
 }
@@ -70,7 +70,10 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     rollouts = _number("rollouts", own.get("rollouts"))
     if rollouts is not None and not roles:
         raise ValueError(f"rollouts={rollouts} belongs to roles: add roles=rlhf, or leave it out")
-    return Question(subjects, Path(own["out"]) if "out" in own else None, rollouts)
+    out = Path(own["out"]) if "out" in own else None
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"out={out} is a file: give the {OWN['out']}")
+    return Question(subjects, out, rollouts)
 
 
 def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -80,7 +83,7 @@ def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         name, equals, value = word.partition("=")
         if equals and name in OWN:
             if not value:
-                raise ValueError(f"{name}= has no value: {OWN[name]}")
+                raise ValueError(f"{name}= has no value; it says: {OWN[name]}")
             own[name] = value
         elif equals and "." not in name and "/" not in name and (near := _meant(name)):
             raise ValueError(f"unknown key {name!r} in {word}: did you mean {near}={value}?")

@@ -76,7 +76,8 @@ def test_gpus_are_those_of_the_cluster_where_none_are_named() -> None:
         (["gpus=0"], r"gpus=0 is not allowed: a whole number of at least 1"),
         (["gpus=two"], r"gpus=two is not allowed"),
         (["gpu=2"], r"unknown key 'gpu' in gpu=2: did you mean gpus=2\?"),
-        (["out="], r"out= has no value: folder"),
+        (["out="], r"out= has no value; it says: folder of memory\.md"),
+        ([f"out={__file__}"], r"test_planning_memory\.py is a file: give the folder of memory\.md"),
         (["roles=policy,judge"], r"roles=policy,judge names 'judge', which is no role: choose of policy, "),
         (["roles=critics"], r"names 'critics', which is no role: did you mean critic\?"),
         (["roles=policy,policy"], r"names a role twice"),
@@ -264,6 +265,7 @@ def test_the_command_answers_scripts(capsys: pytest.CaptureFixture[str]) -> None
         (["memory", "model=9b"], "model=9b is not an option of model: choose one of 124m, "),
         (["memory", "model.widht=8"], "unknown key 'model.widht': did you mean model.width?"),
         (["memory", "model.width=8x"], "model.width"),
+        (["memory", "model=7b,8b"], "model=7b,8b stands for several values: give one"),
         (["memory", "model=tiny", "parallel.tp=3", "parallel.dp_shard=null"], "parallel.tp=3 does not divide"),
     ],
 )
