@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -11,10 +13,24 @@ from typing import Any
 
 from analysis.text import commandline
 from analysis.text.commandline import Key
-from study.bench.pipeline_table import Asked, Row, best, check, full_from, rows, sentences, table, timeline
+from study.bench.pipeline_table import (
+    Asked,
+    Found,
+    Row,
+    best,
+    check,
+    found_of,
+    full_from,
+    measured_table,
+    rows,
+    sentences,
+    table,
+    timeline,
+)
 from study.bench.timeline_picture import draw, lane
 from study.storage.files import write_atomic
-from train.spec.pipeline_layout import SCHEDULES, STAGES
+from study.text import percent
+from train.spec.pipeline_layout import SCHEDULES, STAGES, micro_batches
 
 PURPOSE = "Compare pipeline schedules by simulation: step time, idle share, micro-batches waiting in memory."
 
@@ -42,6 +58,8 @@ KEYS = (
         commandline.number),
     Key("message_ms", "sending one micro-batch's activations to the next rank [ms]; default: 0", 0.0,
         commandline.number),
+    Key("measure", "yes: also train a small model on pp processes of this machine (gloo) and read its traces",
+        False, commandline.switch),
     Key("out", "folder for pipeline.csv and a picture timeline-mM.svg for each number M of micro-batches"),
 )  # fmt: skip
 
@@ -56,6 +74,7 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     check(asked)
     found = rows(asked)
     written = write(asked, found, Path(given["out"])) if given["out"] else []
+    measured = measure(asked) if given["measure"] else []
     lines = [
         f"{asked.pp} ranks, forward {asked.forward_ms:g} ms, backward {asked.backward_ms:g} ms a micro-batch and rank, "
         f"message {asked.message_ms:g} ms",
@@ -65,6 +84,9 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         *sentences(asked, found),
         *map(str, written),
     ]
+    if measured:
+        about = f"measured on {asked.pp} processes of this machine (gloo), and simulated with the times of their passes"
+        lines += ["", about, "", *measured_table(measured)]
     said = {
         "what": "pipeline",
         "asked": asdict(asked),
@@ -72,6 +94,7 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         "best": {str(row.micro_batches): row.schedule for row in best(found)},
         "full_from": full_from(found),
         "files": [str(path) for path in written],
+        "measured": [asdict(one) for one in measured],
     }
     return lines, said
 
@@ -79,6 +102,23 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 def asked_of(given: Mapping[str, Any]) -> Asked:
     """Return what the values of the keys ask for."""
     return Asked(**{one.name: given[one.name] for one in fields(Asked)})
+
+
+def measure(asked: Asked) -> list[Found]:
+    """Run the trainer with each schedule and number of micro-batches and read its traces, saying each on stderr."""
+    from study.bench import pipeline_ranks
+
+    found = []
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
+        folder = Path(name)
+        pipeline_ranks.write_corpus(folder)
+        for schedule in asked.schedules:
+            layout = asked.layout(schedule)
+            for count in dict.fromkeys(micro_batches(layout, wanted) for wanted in asked.micro_batches):
+                found.append(found_of(layout, count, pipeline_ranks.measure(layout, count, folder)))
+                share = percent(found[-1].idle_share, 1)
+                print(f"{schedule}, {count} micro-batches: {share} idle", file=sys.stderr, flush=True)
+    return found
 
 
 def write(asked: Asked, found: Sequence[Row], folder: Path) -> list[Path]:

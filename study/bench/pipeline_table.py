@@ -10,6 +10,7 @@ from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import SCHEDULES, micro_batches, stages_per_rank
 from train.spec.pipeline_schedule.closed_forms import plain_idle_share
 from train.spec.pipeline_schedule.simulation import Timeline, even_times, simulate, waiting
+from train.spec.pipeline_schedule.trace import Measured
 
 LITTLE = 0.10
 """An idle share up to which a pipeline is taken to be full."""
@@ -51,6 +52,44 @@ class Row:
     formula_share: float
     waiting: float
     exposed_ms: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """A measured row beside the simulation of the same passes, with the mean times that they took."""
+
+    schedule: str
+    micro_batches: int
+    idle_share: float
+    simulated_share: float
+    formula_share: float
+    step_ms: float
+    simulated_ms: float
+
+
+def found_of(layout: ParallelConfig, count: int, measured: Measured) -> Found:
+    """Return what was measured beside what the simulation makes of it."""
+    simulated = simulate(layout, count, measured.times)
+    return Found(
+        schedule=layout.pp_schedule,
+        micro_batches=count,
+        idle_share=measured.idle_share,
+        simulated_share=simulated.idle_share,
+        formula_share=plain_idle_share(layout.pp, count),
+        step_ms=measured.step_ms,
+        simulated_ms=simulated.step,
+    )
+
+
+def measured_table(found: Sequence[Found]) -> list[str]:
+    """Return measured rows as lines of text."""
+    lines = [
+        ["micro-batches", "schedule", "measured idle", "simulated", "(p-1)/(m+p-1)", "step [ms]", "simulated [ms]"]
+    ]
+    for one in found:
+        shares = [percent(share, 1) for share in (one.idle_share, one.simulated_share, one.formula_share)]
+        lines.append([str(one.micro_batches), one.schedule, *shares, f"{one.step_ms:.4g}", f"{one.simulated_ms:.4g}"])
+    return aligned(lines, right=range(2, len(lines[0])))
 
 
 def check(asked: Asked) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
+from torch.profiler import record_function
 
 from train.data.batch import Batch
 from train.model.transformer import Part
@@ -25,6 +26,8 @@ from train.parallel.model_part import ModelPart
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.micro_batch import even_parts
 from train.spec.pipeline_layout import SCHEDULES, layers_of, micro_batches, rank_of, stages_of, stages_per_rank
+from train.spec.pipeline_schedule.orders import Kind
+from train.spec.pipeline_schedule.trace import mark
 
 Context = Callable[[], AbstractContextManager[Any]]
 
@@ -213,7 +216,7 @@ class Pipeline:
 
 
 class _Stage(PipelineStage):
-    """A stage whose forward passes run in a context."""
+    """A stage whose forward passes run in a context, and whose passes a trace of the profiler names."""
 
     forward_context: Context
 
@@ -221,6 +224,26 @@ class _Stage(PipelineStage):
         """Run the module forward. Autocast belongs around this alone, not around the backward passes in between."""
         with self.forward_context():
             return super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Run a micro-batch forward, which has arrived."""
+        with record_function(mark(self.stage_index, Kind.FORWARD, fwd_chunk_id)):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> None:
+        """Run a micro-batch backward, whose gradient has arrived: all of it, or for inputs."""
+        kind = Kind.BACKWARD if full_backward else Kind.INPUT
+        with record_function(mark(self.stage_index, kind, bwd_chunk_id)):
+            super().backward_one_chunk(
+                bwd_chunk_id, loss=loss, full_backward=full_backward, last_backward=last_backward
+            )
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """Run a micro-batch backward for weights."""
+        with record_function(mark(self.stage_index, Kind.WEIGHT, bwd_chunk_id)):
+            super().backward_weight_one_chunk(bwd_chunk_id, last_backward=last_backward)
 
 
 def _make_contiguous(module: nn.Module) -> None:

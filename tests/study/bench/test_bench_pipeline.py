@@ -5,18 +5,31 @@ from __future__ import annotations
 import csv
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from study.__main__ import main
-from study.bench.pipeline_table import Asked, Row, best, full_from, rows, sentences, table
+from study.bench import pipeline_ranks
+from study.bench.pipeline_table import (
+    Asked,
+    Row,
+    best,
+    found_of,
+    full_from,
+    measured_table,
+    rows,
+    sentences,
+    table,
+)
 from study.bench.timeline_picture import FILLS, draw, lane, ticks_of
 from train.spec.config import ParallelConfig
-from train.spec.pipeline_layout import SCHEDULES
-from train.spec.pipeline_schedule.orders import Kind
+from train.spec.pipeline_layout import SCHEDULES, can_split
+from train.spec.pipeline_schedule.orders import Kind, orders
 from train.spec.pipeline_schedule.simulation import even_times, simulate
+from train.spec.pipeline_schedule.trace import Measured
 
 ASKED = Asked(4, (2, 8), tuple(SCHEDULES), stages=2, forward_ms=1.0, backward_ms=2.0)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -136,3 +149,25 @@ def test_help_lists_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_compared_is_refused(words: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(words, capsys)
     assert (code, out) == (2, "") and error in err
+
+
+def test_measured_rows_stand_beside_the_simulation_of_their_own_passes() -> None:
+    layout = ParallelConfig(pp=2, pp_schedule="gpipe")
+    times = even_times(layout, 1.0, 2.0)
+    late = replace(times, message=1.5)  # what the steps had and the times do not tell
+    found = found_of(layout, 4, Measured((simulate(layout, 4, late),), times))
+    assert (found.simulated_ms, found.step_ms) == (15, 18)
+    assert found.simulated_share == pytest.approx(found.formula_share) == pytest.approx(0.2)
+    assert found.idle_share == pytest.approx(1 - 12 / 18)
+    assert measured_table([found])[1].split() == ["4", "gpipe", "33.3", "%", "20.0", "%", "20.0", "%", "18", "15"]
+
+
+@pytest.mark.slow
+def test_the_trainer_runs_its_passes_in_the_simulated_order(tmp_path: Path) -> None:
+    layout = ParallelConfig(pp=2, pp_schedule="zbv" if can_split() else "interleaved", pp_stages=2)
+    pipeline_ranks.write_corpus(tmp_path)
+    found = pipeline_ranks.measure(layout, 3, tmp_path)
+    assert len(found.steps) == pipeline_ranks.RECORDED
+    for step in found.steps:
+        assert tuple(tuple(timed.one for timed in rank) for rank in step.ranks) == orders(layout, 3)
+    assert 0 < found.idle_share < 1

@@ -1,0 +1,78 @@
+"""Traces of a pipeline: what is read from them is what was simulated and written as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from train.spec.config import ParallelConfig
+from train.spec.pipeline_layout import SCHEDULES
+from train.spec.pipeline_schedule.orders import Pass
+from train.spec.pipeline_schedule.simulation import Times, simulate
+from train.spec.pipeline_schedule.trace import mark, read
+
+LAYOUTS = {name: ParallelConfig(pp=2, pp_schedule=name, pp_stages=2) for name in SCHEDULES}
+
+
+def times(layout: ParallelConfig) -> Times:
+    stages = 2 if layout.pp_schedule in ("gpipe", "1f1b") else 4
+    forward = tuple(1.0 + 0.5 * stage for stage in range(stages))
+    return Times(forward, forward[::-1], forward[::-1], message=0.25)
+
+
+def traces(layout: ParallelConfig, steps: int = 3, category: str = "user_annotation") -> list[dict[str, Any]]:
+    """Return each rank's trace of simulated steps, 100 ms apart, by clocks that count from different times."""
+    found = []
+    for rank, timed in enumerate(simulate(layout, 4, times(layout)).ranks):
+        base = 5_000_000 * rank
+        events: list[dict[str, Any]] = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0.0, "dur": 9e9}]
+        for step in range(steps):
+            for one in timed:
+                name = mark(one.one.stage, one.one.kind, one.one.micro_batch)
+                start = (one.start + 100 * step) * 1e3 - base / 1e3
+                span = {"ts": start, "dur": (one.end - one.start) * 1e3}
+                events.append({"ph": "X", "cat": category, "name": name, **span})
+        found.append({"baseTimeNanoseconds": base, "traceEvents": events[::-1]})
+    return found
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_trace_gives_back_the_steps_and_times_that_made_it(name: str) -> None:
+    layout = LAYOUTS[name]
+    wanted, found = simulate(layout, 4, times(layout)), read(traces(layout), layout)
+    assert len(found.steps) == 3
+    assert found.idle_share == pytest.approx(wanted.idle_share)
+    assert found.step_ms == pytest.approx(wanted.step)
+    assert [[one.one for one in rank] for rank in found.steps[1].ranks] == [
+        [one.one for one in rank] for rank in wanted.ranks
+    ]
+    assert found.times.forward == pytest.approx(times(layout).forward)
+    assert found.times.backward_input == pytest.approx(times(layout).backward_input)
+    assert found.times.backward_weight == pytest.approx(times(layout).backward_weight)
+    assert found.times.message == pytest.approx(0.25)
+
+
+def test_marks_as_the_gpu_ran_them_go_before_those_of_the_cpu() -> None:
+    layout = LAYOUTS["1f1b"]
+    slow = traces(layout, category="gpu_user_annotation")
+    for trace in slow:
+        on_cpu = [{**event, "cat": "user_annotation", "dur": 0.001} for event in trace["traceEvents"]]
+        trace["traceEvents"] += [event for event in on_cpu if event["name"] != "aten::mm"]
+    assert read(slow, layout).idle_share == pytest.approx(simulate(layout, 4, times(layout)).idle_share)
+
+
+def test_a_trace_that_is_cut_off_or_of_no_pipeline_is_refused() -> None:
+    layout = LAYOUTS["gpipe"]
+    cut = traces(layout)
+    cut[1]["traceEvents"].pop(0)
+    unmarked: list[dict[str, Any]] = [{"traceEvents": []}, {"traceEvents": []}]
+    for bad in (cut, unmarked, [traces(layout)[0], {}]):
+        with pytest.raises(ValueError, match=r"do not hold the same steps of every pass.*profile.ranks=all"):
+            read(bad, layout)
+
+
+def test_a_mark_names_stage_kind_and_micro_batch() -> None:
+    one = simulate(LAYOUTS["zbv"], 12, times(LAYOUTS["zbv"])).ranks[0][-1].one
+    assert mark(one.stage, one.kind, one.micro_batch) == f"pipeline {Pass(one.stage, one.kind, one.micro_batch)}"
+    assert mark(0, one.kind, 11) == "pipeline 0W11"
