@@ -187,7 +187,9 @@ class _Step:
         there = part.ddp or self.count > 1
         made = part.shard if there else (part.blocks - left) * part.block.shard + (part.head.shard if ended else 0)
         gradients = 4 * made if on_device else 0
-        if part.sharded and self.config.parallel.zero == 1 and self.count > 1:
+        if part.sharded and self.axes.pp > 1:  # a pipeline reduces them, and frees weights, after its last micro-batch
+            gradients = self._reduced * part.gathered
+        elif part.sharded and self.config.parallel.zero == 1 and self.count > 1:
             gradients += 4 * part.gathered  # whole until the last micro-batch is through
         return {"weights": weights, "moments": moments, "gradients": gradients}
 
@@ -202,10 +204,10 @@ class _Step:
         return numbers if narrow else self.size * numbers
 
     def _whole(self, at_a_time: int) -> dict[str, int]:
-        """Return what FSDP2 has gathered: all of it below stage 3, else `at_a_time` [numbers]."""
+        """Return what FSDP2 has gathered: all below stage 3 and in a pipeline, else `at_a_time` [numbers]."""
         if not self.part.sharded:
             return {}
-        if self.config.parallel.zero < 3:
+        if self.config.parallel.zero < 3 or self.axes.pp > 1:
             return {"gathered": self.size * self.part.gathered}
         return {"gathered": self.size * at_a_time}
 
@@ -269,7 +271,6 @@ class _Step:
         part = self.part
         found = {**self._states(0, ended=True), "moments": 0 if self.offload == "parameters" else self._moments}
         found["gradients"] = 0 if self.offload == "parameters" else 4 * part.shard
-        found.update(self._whole(0))
         found["workspaces"] = outside.workspaces(self.config, self.axes, self.device)
         if self.config.optim.name == "muon" and self.offload != "parameters":
             found["update"] = 5 * self.size * part.block.matrices // 2  # an estimate: five times the largest matrix

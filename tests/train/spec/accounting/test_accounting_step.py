@@ -264,6 +264,19 @@ def test_a_pipelines_ranks_hold_what_waits_for_them() -> None:
     assert sheet(config, Axes(pp=4)).needed == max(one.needed for one in ranks)
 
 
+def test_a_pipeline_keeps_whole_weights_and_gradients_until_its_last_micro_batch() -> None:
+    """As torch.distributed.pipelining's stages tell FSDP2 (stage.py, backward_maybe_with_nosync)."""
+    layout = ParallelConfig(pp=2, micro_batch_sequences=1, dp_replicate=1, dp_shard=2)
+    config, axes = (
+        run(tokens=16 * LENGTH, parallel=layout, precision=PrecisionConfig(name="bf16")),
+        Axes(dp_shard=2, pp=2),
+    )
+    part, found = held.part_of(config, axes, 0), of_rank(config, axes, "cuda", 1, 0)
+    backward, update = parts(found, "backward of block"), parts(found, "update")
+    assert (backward["gathered"], backward["gradients"]) == (2 * part.gathered, 4 * part.gathered)
+    assert update["gradients"] == 4 * part.shard and "gathered" not in update
+
+
 @pytest.mark.parametrize(("schedule", "others"), [("gpipe", 7), ("zb1p", 3), ("1f1b", 0), ("interleaved", 0)])
 def test_the_last_rank_keeps_the_heads_gradients_of_micro_batches_that_wait(schedule: str, others: int) -> None:
     layout = ParallelConfig(pp=4, pp_schedule=schedule, pp_stages=1, micro_batch_sequences=1, dp_replicate=1)
