@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from study.commands import add_json, emit
+from train.spec.interrupts import INTERRUPTED
 
-BENCHES = {"pipeline": "study.bench.pipeline"}
+BENCHES = {"comm": "study.bench.comm", "pipeline": "study.bench.pipeline"}
 """What can be measured or compared, and the module that does it."""
 
 
@@ -20,7 +21,10 @@ class Bench(Protocol):
     KEYS: Sequence[Any]
 
     def run(self, words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-        """Do what the key=value words ask for; return lines of text and the fields of the JSON object."""
+        """Do what the key=value words ask for; return lines of text and the fields of the JSON object.
+
+        A field `interrupted` that is true says that Ctrl-C ended it, and the rest is what there was until then.
+        """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,4 +47,4 @@ def run(options: argparse.Namespace) -> int:
         emit("bench", None, said)
     else:
         print("\n".join(lines))
-    return 0
+    return INTERRUPTED if said.get("interrupted") else 0

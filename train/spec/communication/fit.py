@@ -1,4 +1,4 @@
-"""Alpha and bandwidth of a link from times that were measured: a line through them, in relative terms, robustly."""
+"""Alpha and bandwidth of a link from times that were measured: a line through them, by ratios, robustly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from train.spec.communication.messages import bus_factor
 
 ROUNDS = 200
 LEAST = 1e-4
-"""Relative error below which a point counts as met: it bounds the weight of points on the line."""
+"""Error, and share of the time, below which neither counts as smaller: it bounds the weights."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class LinkFit:
 def fit_link(points: Sequence[Timed]) -> LinkFit:
     """Return the link of one collective over one number of ranks; ValueError where the points do not show both.
 
-    The sum of relative errors' magnitudes is made least, so that small messages count as large ones do and single bad
-    ones count little. It takes two sizes at least, of which the larger ones take longer.
+    The sum of |log(fitted / measured)| is made least: small messages count as large ones do, half the time as much as
+    twice the time, and single bad points little. It takes two sizes at least, of which the larger ones take longer.
     """
     kinds = {(point.collective, point.ranks) for point in points}
     if len(kinds) != 1:
@@ -80,9 +80,10 @@ def fit_link(points: Sequence[Timed]) -> LinkFit:
 
 
 def line(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
-    """Return start (0 or more) and slope of the line that goes by the points with the least relative errors.
+    """Return start (0 or more) and slope of the line with the least sum of |log(line / time)|.
 
-    Least absolute values by weights that are set anew each round (Schlossmacher 1973).
+    By weights of squares that are set anew each round (Schlossmacher 1973). With e = line / time - 1, the weight of e²
+    that has the slope of |log(1 + e)| is 1 / (|e| (1 + e)).
     """
     weights = [1.0] * len(times)
     start = slope = 0.0
@@ -90,8 +91,8 @@ def line(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
         start, slope = _weighted(sizes, times, weights)
         if start < 0:
             start, slope = 0.0, _through_origin(sizes, times, weights)
-        errors = [abs((start + slope * x) / t - 1) for x, t in zip(sizes, times, strict=True)]
-        weights = [1 / max(error, LEAST) for error in errors]
+        errors = [(start + slope * x) / t - 1 for x, t in zip(sizes, times, strict=True)]
+        weights = [1 / (max(abs(error), LEAST) * max(1 + error, LEAST)) for error in errors]
     return start, slope
 
 

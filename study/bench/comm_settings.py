@@ -1,0 +1,138 @@
+"""What `study bench comm` is asked for, as KEY=VALUE words, checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from train.spec.communication.messages import COLLECTIVES
+from train.spec.config import key
+from train.spec.from_mapping import read
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+SIZE = re.compile(r"(\d+)([KMG]?)(?:iB|B)?", re.IGNORECASE)
+DEFAULT_SIZES = {"gloo": "1K:16M", "nccl": "4K:1G"}
+BACKENDS = ("gloo", "nccl")
+GROWTH = 4
+"""Each size of a range is so many times the one before."""
+MOST_RANKS = 64
+
+
+@dataclass(frozen=True)
+class CommSettings:
+    """The keys of `study bench comm`."""
+
+    ranks: int = key(2, "processes of this machine, a GPU each with nccl")
+    backend: str | None = key(None, "gloo: on the CPU, nccl: on GPUs; null: nccl where there are GPUs", BACKENDS)
+    sizes: str | None = key(None, "message sizes [bytes], 1K:16M (each 4 times the last) or 1K,1M; null: by backend")
+    collectives: str = key(",".join(COLLECTIVES), "which of them, with commas between")
+    seconds: float = key(0.5, "about how long each size is timed [s]")
+    out: str = key("reports/bench/comm", "folder of the table and the picture")
+    profile: str | None = key(None, "file of a cluster profile to write, NAME.yaml; null: none")
+    force: bool = key(False, "replace an existing profile")
+    results: str | None = key(None, "file that `python -m train.measure` wrote, instead of measuring; null: measure")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The settings with their defaults filled in."""
+
+    ranks: int
+    backend: str
+    sizes: tuple[int, ...]
+    collectives: tuple[str, ...]
+    seconds: float
+    out: Path
+    profile: Path | None
+    force: bool
+    results: Path | None
+
+
+def wanted(words: Sequence[str], gpus: int) -> Wanted:
+    """Return what is asked for on a machine with so many GPUs; ValueError names key, value and what is allowed."""
+    settings = read(CommSettings, _mapping(words))
+    backend = settings.backend or ("nccl" if gpus else "gloo")
+    results = None if settings.results is None else Path(settings.results)
+    if results is None:
+        _check_ranks(settings.ranks, backend, gpus)
+    if not 0 < settings.seconds <= 60:
+        raise ValueError(f"seconds={settings.seconds:g} is not allowed: more than 0, and 60 at most")
+    names = tuple(filter(None, settings.collectives.strip("[]").replace(" ", "").split(",")))
+    for name in names or ("",):
+        if name not in COLLECTIVES:
+            raise ValueError(f"collectives={name} is not allowed: choose of {', '.join(COLLECTIVES)}")
+    profile = None if settings.profile is None else Path(settings.profile)
+    if profile is not None and profile.suffix != ".yaml":
+        raise ValueError(
+            f"profile={profile} is not allowed: a file that ends in .yaml, as conf/cluster/measured/me.yaml"
+        )
+    sizes = sizes_of(settings.sizes or DEFAULT_SIZES[backend])
+    return Wanted(
+        settings.ranks,
+        backend,
+        sizes,
+        names,
+        settings.seconds,
+        Path(settings.out),
+        profile,
+        settings.force,
+        results,
+    )
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Return the sizes [bytes] that a text says: 1K:16M, each four times the one before, or 1024,64K,1M."""
+    first, colon, last = text.strip("[]").replace(" ", "").partition(":")
+    if not colon:
+        found = tuple(sorted({_size(word, text) for word in first.split(",")}))
+    else:
+        low, high = _size(first, text), _size(last, text)
+        if high < low:
+            raise ValueError(f"sizes={text} is not allowed: the range ends below its begin")
+        found, size = (), low
+        while size <= high:
+            found, size = (*found, size), size * GROWTH
+    return found
+
+
+def gpu_count(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> int:
+    """Return how many NVIDIA GPUs are to be seen here, without asking their driver, which takes seconds."""
+    there = sum(path.name.removeprefix("nvidia").isdigit() for path in devices.glob("nvidia[0-9]*"))
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return there
+    named = [word for word in visible.split(",") if word.strip() not in ("", "-1")]
+    return min(there, len(named))
+
+
+def _mapping(words: Sequence[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(f"{word!r} is no setting: write KEY=VALUE, as ranks=2 backend=gloo sizes=1K:16M")
+        found[name] = None if value in ("null", "") else value
+    return found
+
+
+def _check_ranks(ranks: int, backend: str, gpus: int) -> None:
+    if not 2 <= ranks <= MOST_RANKS:
+        raise ValueError(f"ranks={ranks} is not allowed: 2 to {MOST_RANKS}, as messages need two")
+    if backend == "nccl" and not gpus:
+        raise ValueError("backend=nccl is not allowed here: this machine shows no GPU; use backend=gloo")
+    if backend == "nccl" and ranks > gpus:
+        more = f"use ranks={gpus}" if gpus > 1 else "nccl wants a GPU for each rank; use backend=gloo"
+        raise ValueError(f"ranks={ranks} is not allowed with backend=nccl: this machine shows {gpus} GPUs; {more}")
+
+
+def _size(word: str, text: str) -> int:
+    match = SIZE.fullmatch(word)
+    if match is None or int(match[1]) * UNITS[match[2].upper()] < 4:
+        raise ValueError(
+            f"sizes={text} is not allowed: {word!r} is no size of 4 bytes or more; write 1K:16M, or 1024,64K,1M (K, M "
+            "and G are powers of 1024)"
+        )
+    return int(match[1]) * UNITS[match[2].upper()]

@@ -1,0 +1,1 @@
+"""What this machine's links and devices do: collectives over message sizes, matrix products, copies, launches."""
