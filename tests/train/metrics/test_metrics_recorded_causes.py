@@ -54,7 +54,7 @@ def test_a_slow_loader_is_named_from_a_real_trace(tiny: RunConfig, tmp_path: Pat
     assert found.shares["input"] * found.seconds_step >= SLOW_SECONDS
     assert found.memory is not None
     assert found.memory.peak_bytes > 0
-    assert any("backward" in owner or "forward" in owner for owner, _ in found.memory.owners)
+    assert any(" / " in owner for owner, _ in found.memory.owners)  # a phase and an operation in it
     products = [one for one in found.kernels if one.kind == "matmul"]
     assert products
     assert any(one.flops for one in products)
