@@ -50,9 +50,8 @@ def is_all_sent(folder: StudyFolder) -> bool:
         return False
     if not all(key in target.runs and target.runs[key].done for key in source.points):
         return False
-    summary = study_summary(
-        [target.runs[key].state for key in source.points], 0, *source.latest(), redactor(os.environ)
-    )
+    states = [target.runs[key].state for key in source.points]
+    summary = study_summary(states, 0, *source.latest(), redactor(os.environ), ended=target.ended)
     return target.parent_sent == summary.digest() and not any(unsent(target, source, None))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from study.status.observer import Observer
 from study.status.states import PointState
 from study.storage.files import last_lines, read_json
-from study.storage.layout import RunFolder
+from study.storage.layout import RunFolder, StudyFolder
 
 ERROR_LINES = 12
 
@@ -55,6 +55,12 @@ def read_facts(observer: Observer, key: str) -> Facts | None:
         started=_milliseconds(first.get("started")),
         ended=_milliseconds((ended or {}).get("ended")),
     )
+
+
+def first_start(folder: StudyFolder, keys: Iterable[str]) -> int | None:
+    """Return when the first of these runs started, in unix milliseconds; None where none has."""
+    jobs = (read_json(folder.run(key).attempt(1).job) or {} for key in keys)
+    return min((at for job in jobs if (at := _milliseconds(job.get("started"))) is not None), default=None)
 
 
 def _error(run: RunFolder, attempt: int, ended: Mapping[str, Any] | None) -> str:

@@ -167,12 +167,20 @@ def of_search(facts: Facts, verdict: str, end: str) -> Facts:
 
 
 def study_summary(
-    states: Sequence[str], pending: int, cluster: str, code: str, redact: Redact, *, search: str | None = None
+    states: Sequence[str],
+    pending: int,
+    cluster: str,
+    code: str,
+    redact: Redact,
+    *,
+    search: str | None = None,
+    ended: int = 0,
 ) -> RunSummary:
     """Return what the study's own run shall show: its points by state, and a status that sums them up.
 
     search: how a search has ended, "over" or "stopped", "" while it goes on; None: the study is none. Trials that were
     stopped, failed or diverged are what a search is for: it is finished once it is over and one came to the end.
+    ended: when the last of its runs ended [unix milliseconds], 0 before: its own end, however late that is sent.
     """
     counts = Counter[str]({PointState.PENDING: pending}) + Counter(states)
     tags = {
@@ -190,7 +198,7 @@ def study_summary(
     else:
         bad = [STATUS[state] for state in counts if state != PointState.COMPLETED]
         status = "FAILED" if "FAILED" in bad else "KILLED" if bad else "FINISHED"
-    return RunSummary(_tags(tags, redact), status)
+    return RunSummary(_tags(tags, redact), status, None if status == "RUNNING" else ended or None)
 
 
 def _status(state: str) -> str:

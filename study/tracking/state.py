@@ -50,6 +50,11 @@ class StoreState:
     files: dict[str, str] = field(default_factory=dict)
     runs: dict[str, RunState] = field(default_factory=dict)
 
+    @property
+    def ended(self) -> int:
+        """When the last of its runs ended, in unix milliseconds; 0 before."""
+        return max((run.ended for run in self.runs.values()), default=0)
+
 
 @dataclass
 class TrackingState:

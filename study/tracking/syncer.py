@@ -25,7 +25,7 @@ from study.storage.secrets import Redact, redactor
 from study.tracking import run_totals
 from study.tracking import state as memory
 from study.tracking.all_sent import unsent
-from study.tracking.facts import Facts, read_facts
+from study.tracking.facts import Facts, first_start, read_facts
 from study.tracking.law import LAW_GROUPS, formula, law_metrics, law_words
 from study.tracking.mapping import (
     PARENT,
@@ -183,7 +183,8 @@ class Syncer:
                 break
         if not target.parent:
             tags = identity_tags(study_id, None, None, _user())
-            target.parent = self._store.create(target.experiment, self._folder.name, None, tags)
+            started = first_start(self._folder, self._source.started())
+            target.parent = self._store.create(target.experiment, self._folder.name, started, tags)
         self._state.study_id = study_id
         self._state.stores[self._name] = target
         self._trusted, self._verified, self._dirty = False, True, True
@@ -313,10 +314,11 @@ class Syncer:
         """Bring the study's own run up to date: points by state, the study's config, the report."""
         pending = len(self._source.points) - len(self._states)
         states, end = list(self._states.values()), self._source.search_end
-        summary = study_summary(states, pending, *self._source.latest(), self._redact, search=end)
+        latest = self._source.latest()
+        summary = study_summary(states, pending, *latest, self._redact, search=end, ended=target.ended)
         if target.parent_sent != summary.digest():
             self._store.log(target.parent, [], tags=summary.tags)
-            self._store.status(target.parent, summary.status, None)
+            self._store.status(target.parent, summary.status, summary.ended)
             target.parent_sent = summary.digest()
             self._dirty = True
         self._sync_note(target, summary)
@@ -337,8 +339,7 @@ class Syncer:
             if (known := target.runs.get(point.key)) is not None
         ]
         whole = study_totals(rows)
-        latest = max((run.ended for run in target.runs.values()), default=0)
-        values = [Value(name, value, latest, 0) for name, value in whole.items()]
+        values = [Value(name, value, target.ended, 0) for name, value in whole.items()]
         values += [Value(name, value, stamp, 0) for name, value in law_metrics(fit or {}).items()]
         text = self._redact(note(target.experiment, rows, summary.tags.get("states", ""), fit))
         tags = {name: self._redact(word) for name, word in law_words(fit or {}).items()}

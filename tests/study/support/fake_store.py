@@ -34,6 +34,7 @@ class FakeRun:
     artifacts: dict[str, bytes] = field(default_factory=dict)
     datasets: set[Corpus] = field(default_factory=set)
     status: str = "RUNNING"
+    ended: int | None = None
     deleted: bool = False
 
 
@@ -118,7 +119,12 @@ class FakeStore:
         self._call(write)
 
     def status(self, run: str, status: str, ended: int | None) -> None:
-        self._call(lambda: setattr(self._run(run), "status", status))
+        def write() -> None:
+            self._run(run).status = status
+            if status not in ("RUNNING", "SCHEDULED"):
+                self._run(run).ended = ended
+
+        self._call(write)
 
     def dataset(self, run: str, corpus: Corpus) -> None:
         self._call(lambda: self._run(run).datasets.add(corpus))

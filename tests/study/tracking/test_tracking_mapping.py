@@ -109,6 +109,8 @@ def test_study_sums_its_points_up() -> None:
     assert status(["completed", "failed", "cancelled"]) == "FAILED"
     assert status(["completed", "interrupted"]) == "KILLED"
     assert status([]) == "RUNNING"
+    assert study_summary(["running"], 0, "local", "abc-d", PLAIN, ended=5).ended is None
+    assert study_summary(["completed"], 0, "local", "abc-d", PLAIN, ended=5).ended == 5
 
 
 def test_a_search_is_finished_once_it_is_over_and_one_trial_came_to_the_end() -> None:

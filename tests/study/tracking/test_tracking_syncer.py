@@ -17,6 +17,7 @@ from study.tracking.syncer import Synced, Syncer
 from study.watch.sync_process import SyncProcess
 from tests.study.support.fake_store import FakeRun, FakeStore, Killed
 from tests.study.support.made import (
+    T0,
     Made,
     append,
     complete,
@@ -362,6 +363,32 @@ def test_states_follow_the_files(tmp_path: Path) -> None:
     assert look() == ("diverged", "FAILED")
     parent = next(run for run in store.runs.values() if run.tags["role"] == "study")
     assert (parent.status, parent.tags["states"]) == ("FAILED", "1 diverged")
+
+
+def test_a_study_lasts_from_the_first_start_to_the_last_end_of_its_runs(tmp_path: Path) -> None:
+    """However late it is sent, and whatever is sent again."""
+    made, store = make_study(tmp_path / "s", 2), FakeStore()
+    start_run(made.run(0))
+    job = made.run(0).attempt(1).job
+    job.write_text(json.dumps({**json.loads(job.read_text()), "started": T0 + 30}))
+    start_run(made.run(1))
+
+    def times() -> tuple[int, int | None]:
+        syncer(made, store).sync()
+        study = next(run for run in store.runs.values() if run.tags["role"] == "study")
+        return study.started, study.ended
+
+    started = (T0 + 1) * 1000
+    complete(made.run(0))
+    assert times() == (started, None)
+    complete(made.run(1))
+    last = made.run(1).attempt(1).outcome
+    last.write_text(json.dumps({**json.loads(last.read_text()), "ended": T0 + 950}))
+    assert times() == (started, (T0 + 950) * 1000)
+    made.folder.tracking.unlink()
+    assert times() == (started, (T0 + 950) * 1000)
+    store.runs.clear()
+    assert times() == (started, (T0 + 950) * 1000)
 
 
 def test_nothing_submitted_is_nothing_to_sync(tmp_path: Path) -> None:
