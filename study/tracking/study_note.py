@@ -33,11 +33,16 @@ def totals(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def note(experiment: str, rows: Sequence[Row], states: str, fit: Mapping[str, Any] | None) -> str:
-    """Return the description as Markdown: the law with its intervals, the best run of each budget, cost, findings."""
-    parts = [f"**Points**: {states}", _cost(totals(rows))]
-    if fit is not None:
-        parts.append(_law(fit))
-    parts += [_best(experiment, rows), _checks(fit or {}), SIGNED]
+    """Return the description as Markdown, the best runs first: MLflow folds what is long behind "Show more"."""
+    law_found = "" if fit is None else _law(fit)
+    parts = [
+        _best(experiment, rows),
+        law_found,
+        _cost(totals(rows)),
+        f"**Points**: {states}",
+        _checks(fit or {}),
+        SIGNED,
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -65,7 +65,7 @@ def test_constants_optimum_and_backtest_with_intervals_are_metrics() -> None:
 def test_a_fit_without_a_law_says_what_it_has(fit: dict[str, Any]) -> None:
     assert set(law_metrics(fit)) <= {"law/a"}
     assert formula(fit) == ""
-    assert note("1", [], "2 completed", fit).startswith("**Points**: 2 completed")
+    assert note("1", [], "2 completed", fit).startswith("**Law**: ")
 
 
 def test_the_formula_has_its_numbers() -> None:
@@ -87,6 +87,8 @@ def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() 
     assert "| 4e+09 | [w16](#/experiments/7/runs/r2?workflowType=machine_learning) | 2.6 |" in text
     assert "| 8e+09 | [w32](" in text
     assert "w8" not in text
+    heads = ("**Best runs**", "**Law**", "**Cost**", "**Points**: 4 completed", "**What the fit warns of**")
+    assert [text.index(head) for head in heads] == sorted(text.index(head) for head in heads)
     assert "- few sizes: add some" in text
     assert "fine" not in text
 
