@@ -157,7 +157,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
         lines += ["", _not_in_mlflow(folder, bool(found["attempts"]))]
     elif where is not None:
         address = where["link"] or f"http://127.0.0.1:5000/{where['page']}"
-        hint = "" if where["link"] else f"    # while python -m study dashboard {reference(folder)} runs"
+        hint = "" if where["link"] else f"    (first: python -m study dashboard {reference(folder)})"
         lines += ["", f"MLflow: {address}{hint}"]
     return [line for line in lines if line is not None]
 
