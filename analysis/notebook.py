@@ -37,7 +37,7 @@ COMMAND_ONLY = ("runs", "out", "report")
 
 
 def load(runs: str | Path, **options: Any) -> pd.DataFrame:
-    """Return runs as a tidy frame: one row a run, also those that no fit uses, with the reason beside them.
+    """Return runs as a tidy frame: one row per run, including those that no fit uses, with the reason beside them.
 
     Parameters
     ----------
