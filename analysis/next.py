@@ -73,7 +73,7 @@ def act(options: Mapping[str, Any]) -> int:
         print("note: no model shape comes near some of these sizes: no config is written for python -m study.sweep")
         return 0
     write(found, folder, options["name"] or label, inherited(options["runs"]))
-    print(f"\nwrote {folder}/next.yaml; see it, then leave dry_run out:")
+    print(f"\nwrote {folder}/next.yaml; look at the points first; without dry_run=true the command submits them:")
     print(f"  python -m study.sweep --config-dir {folder} --config-name next dry_run=true")
     return 0
 

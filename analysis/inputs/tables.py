@@ -41,7 +41,7 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
     if not path.is_file():
         raise ValueError(f"runs={path} does not exist; give runs/STUDY, mlflow:NAME or a file ({', '.join(FILES)})")
     if not path.stat().st_size:
-        raise ValueError(f"runs={path} is empty: a header and one line a run are needed")
+        raise ValueError(f"runs={path} is empty: a header and one line per run are needed")
     if name.endswith(OTHERS):
         raise ValueError(
             f"runs={path}: {path.suffix} is not read; save the table as .csv, or one of {', '.join(FILES)}"
@@ -57,7 +57,7 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
     table.columns = pd.Index([str(column).strip() for column in table.columns])
     table = table.drop(columns=[c for c in table.columns if not c or c.startswith("Unnamed:")])
     if not len(table) or not len(table.columns):
-        raise ValueError(f"runs={path} holds no row: a header and one line a run are needed")
+        raise ValueError(f"runs={path} holds no row: a header and one line per run are needed")
     if all(_is_number(column) for column in table.columns):
         held = ", ".join(table.columns[:6])
         raise ValueError(f"runs={path} has no header: its first line is {held}; name the columns in a first line")

@@ -72,7 +72,7 @@ def no_curves(frame: pd.DataFrame) -> str:
         return "no learning curves: the runs were validated once only (eval.count)"
     if frame.attrs.get("experiment") is not None:
         return "no learning curves: they are in the study's folder (runs=runs/STUDY)"
-    return "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"
+    return "no learning curves: give a column run and one row per checkpoint (columns=run:COLUMN)"
 
 
 def approaches(

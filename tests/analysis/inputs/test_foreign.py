@@ -65,7 +65,7 @@ def test_every_row_that_cannot_be_used_is_listed_with_its_reason(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "", "is empty: a header and one line a run are needed"),
+        ("a.csv", "", "is empty: a header and one line per run are needed"),
         ("a.csv", "params,tokens,flops,loss\n", "holds no row"),
         ("a.csv", "params,tokens,flops,loss\n70M,1e9,1,3\n1B,1e9,1,3\n", r"write counts out.*\*1e6"),
         ("a.pkl", "x", "is a pickle"),

@@ -133,6 +133,7 @@ def test_configs_are_written_where_every_run_has_a_shape(
     assert command.main(["runs=a.csv"]) == 0
     assert (tmp_path / "reports/ours/next/next.yaml").is_file()
     assert capsys.readouterr().out.endswith(
-        "\nwrote reports/ours/next/next.yaml; see it, then leave dry_run out:\n"
+        "\nwrote reports/ours/next/next.yaml; look at the points first; "
+        "without dry_run=true the command submits them:\n"
         "  python -m study.sweep --config-dir reports/ours/next --config-name next dry_run=true\n"
     )

@@ -201,7 +201,7 @@ def test_profiles_of_what_was_fitted() -> None:
         ({"folder": "x"}, "no learning curves: the runs were validated once only (eval.count)"),
         ({"folder": "x", "experiment": "y"}, "no learning curves: the runs were validated once only (eval.count)"),
         ({"experiment": "y"}, "no learning curves: they are in the study's folder (runs=runs/STUDY)"),
-        ({}, "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"),
+        ({}, "no learning curves: give a column run and one row per checkpoint (columns=run:COLUMN)"),
     ],
 )
 def test_why_there_are_no_curves(attrs: Any, said: str) -> None:
