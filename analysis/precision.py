@@ -152,7 +152,7 @@ def figure(runs: Sequence[Run]) -> str:
 
     def panel(name: str, label: str, series: Callable[[Run], list[tuple[int, float]]], log: bool = True) -> Panel:
         def draw(ax: Axes) -> Axes:
-            style.frame(ax, "training tokens [tokens]", label)
+            style.frame(ax, "training tokens", label)
             heights: list[float] = []
             for run, colour in zip(runs, ramp(len(runs)), strict=True):
                 points = [

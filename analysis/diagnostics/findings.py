@@ -255,13 +255,24 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
         # Observed over predicted is where the truth of the backtest lies, relative to what it had foreseen.
         beyond = 1.0 / (1.0 + test.relative_error) - 1.0
         if not low <= beyond <= high:
+            off, least, most = _apart(100 * beyond, 100 * low, 100 * high)
             text = (
-                f"the held-out loss lies {100 * beyond:+.1f} % from its prediction, where the forecast's interval "
-                f"reaches from {100 * low:+.1f} to {100 * high:+.1f} %"
+                f"the held-out loss lies {off} % from its prediction, where the forecast's interval reaches from "
+                f"{least} to {most} %"
             )
             advice = "expect errors like the backtest's in the forecast: its interval is too short"
             out.append(finding("interval_short", text, advice))
     return out
+
+
+def _apart(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """Return a value outside an interval and its ends, with the fewest decimals that show it to be outside."""
+    shown = ("", "", "")
+    for decimals in range(1, 7):
+        shown = (f"{value:+.{decimals}f}", f"{low:+.{decimals}f}", f"{high:+.{decimals}f}")
+        if shown[0] not in shown[1:]:
+            break
+    return shown
 
 
 def one_sided(test: Backtest) -> str:

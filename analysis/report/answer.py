@@ -9,7 +9,7 @@ from analysis.report.html import Html, join, tag
 from analysis.text import numbers
 from analysis.values.blocks import Block
 from analysis.values.json_values import to_json
-from analysis.values.study_result import Backtest, Fit, Growth, Recommendation
+from analysis.values.study_result import Fit, Growth, Recommendation
 
 TRUSTED_ERROR = 0.03
 FAR = 10.5
@@ -102,25 +102,28 @@ def _trust(fit: Fit) -> list[Html]:
     plan = fit.recommendation
     if plan is not None:
         parts.append(_extrapolation(fit, plan))
-    parts.append(_backtest(fit.backtest))
+    parts.append(_backtest(fit))
     ratio, count = sentences.apart(to_json(fit))
     if plan is not None and ratio is not None:
         kind = "good" if ratio < 1.5 else "warn"
-        parts.append(_tile("approaches agree within", numbers.factor(ratio), f"in parameters: {count} of them", kind))
+        parts.append(
+            _tile("approaches agree within", numbers.factor(ratio), f"in parameters: {count} approaches", kind)
+        )
     used = f"of {fit.runs.total}, at {fit.runs.budgets} budgets"
     parts.append(_tile("runs used", numbers.count(fit.runs.used), used))
     return parts
 
 
-def _backtest(test: Backtest | None) -> Html:
+def _backtest(fit: Fit) -> Html:
     """Return the test's error; good only where it reaches as far as the recommendation and misses on both sides."""
+    test = fit.backtest
     if test is None:
         return _tile("backtest error", numbers.MISSING, "needs at least three budgets", "warn")
-    said = to_json(test)
+    said: sentences.Json = to_json(fit)
     note = (
         f"predicting {numbers.flops(test.held_out_budget)}, {numbers.factor(test.extrapolation_factor)} beyond its fit"
     )
-    more = [text for text in (sentences.uncovered(said), sentences.sided(said)) if text]
+    more = [text for text in (sentences.uncovered(said), sentences.sided(said["backtest"])) if text]
     good = abs(test.relative_error) < TRUSTED_ERROR and test.covers
     return _tile(
         "backtest error",

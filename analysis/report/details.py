@@ -31,7 +31,8 @@ def approaches(fit: Fit) -> Html:
     rows = []
     for name in sorted(plan.by_approach, key=lambda name: (name != plan.approach, name)):
         p = plan.by_approach[name]
-        cells = [name + (" (recommended)" if name == plan.approach else "")]
+        chosen = tag("div", "(recommended)", class_="range") if name == plan.approach else ""
+        cells: list[str] = [join(name, " ", chosen) if chosen else name]
         for value, bounds, show in (
             (p.params, p.intervals.get("params"), numbers.count),
             (p.tokens, p.intervals.get("tokens"), numbers.count),
@@ -42,8 +43,8 @@ def approaches(fit: Fit) -> Html:
             cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
         rows.append(cells)
     head = ["approach", "N", "D", "loss"]
-    title = tag("h3", f"The same question answered in {_word(len(rows))} ways")
-    return join(title, table(head, rows, ["", "number", "number", "number"], "recommendations by approach"))
+    title = tag("h3", "What each approach with a loss recommends")
+    return join(title, table(head, rows, ["whole", "number", "number", "number"], "recommendations by approach"))
 
 
 def constants(fit: Fit) -> Html:
@@ -64,7 +65,7 @@ def constants(fit: Fit) -> Html:
     head = ["law", "constant", "value", f"{numbers.percent(fit.confidence)} interval"]
     return join(
         tag("ul", *laws),
-        table(head, rows, ["", "nowrap", "number", ""], "fitted constants") if rows else "",
+        table(head, rows, ["whole", "whole", "number", ""], "fitted constants") if rows else "",
         "" if is_alone(fit) else tag("p", formula.prose(_references(fit)), class_="quiet"),
     )
 
@@ -108,10 +109,33 @@ def ways(fit: Fit) -> Html:
             remarks.append(tag("li", f"{line['approach']}: ", tag("span", str(line["note"]), class_="quiet")))
     if not body and not remarks:
         return Html("")
+    body += _further(fit, {row[0] for row in body})
     head = ["approach", "a", "interval of a", "b", "N*", "D*"]
     grid = table(head, body, ["nowrap", "", "nowrap", "", "number", "number"], "approaches side by side")
     why = tag("ul", *remarks) if remarks else ""
-    return join(tag("h3", "By other approaches"), grid if body else "", why)
+    return join(tag("h3", "All approaches side by side"), grid if body else "", why)
+
+
+def _further(fit: Fit, there: set[str]) -> list[list[str]]:
+    """Return rows of the approaches that can be recommended, those left out that stand there by another name."""
+    rows = []
+    known = {"surface"} if "3 surface" in there else set()
+    for name, plan in (fit.recommendation.by_approach if fit.recommendation is not None else {}).items():
+        if name in there | known:
+            continue
+        block: Block | None = getattr(fit.fits, name, None)
+        grown = {n: _growth(block, n) for n in ("a", "b")}
+        shown, bounds = numbers.estimate(grown["a"], block.intervals.get("a") if block is not None else None)
+        sizes = [numbers.count(plan.params), numbers.count(plan.tokens)]
+        rows.append([name, shown, bounds, numbers.number(grown["b"]), *sizes])
+    return rows
+
+
+def _growth(block: Block | None, name: str) -> float | None:
+    """Return an exponent of N* or D* where this block has one that is identified."""
+    if block is None or (name in block.identified and not block.identified[name].identified):
+        return None
+    return block.derived.get(name, block.params.get(name))
 
 
 def sensitivity(fit: Fit) -> Html:
@@ -300,7 +324,3 @@ def _last(value: float) -> float:
 def _sentence(text: str) -> str:
     text = text.strip().rstrip(".")
     return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _word(count: int) -> str:
-    return {2: "two", 3: "three"}.get(count, str(count))

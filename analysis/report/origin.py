@@ -14,6 +14,8 @@ from analysis.results.fit_keys import KEYS
 from analysis.text import numbers
 from analysis.values.study_result import Fit
 
+SCHEDULERS = {"slurm": "SLURM"}
+"""How executors are spelt, where not by their names."""
 UNKNOWN = {"no-git": "not a git checkout", "no-commit": "a git checkout without a commit"}
 
 
@@ -48,7 +50,7 @@ def _study(found: Provenance) -> list[tuple[str, str]]:
     out = [("code", "; ".join(_code(one.commit, one.changed) for one in found.code))]
     out.append(("machines", numbers.listed(found.machines)))
     out.append(("trained on", ", ".join(f"{name} ({n} runs)" for name, n in (found.devices or {}).items())))
-    jobs = ", ".join(f"{numbers.counted(n, 'job')} by {name}" for name, n in (found.jobs or {}).items())
+    jobs = ", ".join(numbers.counted(n, f"{SCHEDULERS.get(name, name)} job") for name, n in (found.jobs or {}).items())
     out.append(("jobs", f"{jobs}, {numbers.counted(found.attempts, 'attempt')}" if jobs else ""))
     used = [(found.gpu_hours, "GPU-hours"), (found.core_hours, "core-hours")]
     spent = " and ".join(f"{numbers.number(value)} {unit}" for value, unit in used if value is not None)

@@ -50,8 +50,9 @@ def power_law(fit: Json, quantity: str) -> str | None:
     )
 
 
-def backtest(test: Json | None) -> str:
+def backtest(fit: Json) -> str:
     """Return how far off the backtest is, over what factor, and whether that is the recommendation's."""
+    test = fit.get("backtest")
     if not test:
         return "none: it needs at least three budgets, two of them 1.5 times below the largest or more"
     error = numbers.finite(test.get("relative_error"))
@@ -60,12 +61,13 @@ def backtest(test: Json | None) -> str:
         f"budget, {numbers.flops(test.get('held_out_budget'))}, {numbers.factor(test.get('extrapolation_factor'))} "
         "beyond its fit"
     )
-    return text + "".join(f"; {said}" for said in (uncovered(test), sided(test)) if said)
+    return text + "".join(f"; {said}" for said in (uncovered(fit), sided(test)) if said)
 
 
-def uncovered(test: Json) -> str:
-    """Return that no test reaches as far as the recommendation does; empty where one does."""
-    if test.get("covers", True) or not test.get("recommended_factor"):
+def uncovered(fit: Json) -> str:
+    """Return that no test reaches as far as the recommendation does; empty where one does or none is made."""
+    test = fit.get("backtest") or {}
+    if not fit.get("recommendation") or test.get("covers", True) or not test.get("recommended_factor"):
         return ""
     return f"no test reaches the recommendation's {numbers.factor(test['recommended_factor'])}"
 

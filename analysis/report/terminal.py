@@ -12,20 +12,21 @@ if TYPE_CHECKING:
     from analysis.values.study_result import Fit
 
 
-def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
+def summary(fit: Mapping[str, Any], report: str | None = None, *, told: bool = False) -> str:
     """Return the lines for a terminal, without a newline at the end; `fit` is the content of `fit.json`.
 
-    `report` is the path to name in the last line; None leaves that line out.
+    `report` is the path to name in the last line; None leaves that line out. told: the findings stand above these
+    lines, which then do not repeat why nothing is recommended.
     """
     if _alone(fit):
         lines = [("fitted law", _law(fit)), *_constants(fit), *_curves(fit), *_optima(fit)]
     else:
-        lines = [("fitted law", _law(fit)), *_frontier(fit), *_next(fit)]
-        lines += [("backtest", sentences.backtest(fit.get("backtest")))]
+        lines = [("fitted law", _law(fit)), *_frontier(fit), *_next(fit, told)]
+        lines += [("backtest", sentences.backtest(fit))]
         lines += [("choices", text) for text in (sentences.choices(fit),) if text]
         lines += _approaches(fit)
     errors = [check for check in fit.get("checks") or () if check.get("level") == "error"]
-    lines += [("but", f"{check.get('message', '')}: {check.get('advice', '')}") for check in errors]
+    lines += [("but", text) for check in errors if (text := _but(fit, check, told))]
     if report is not None:
         lines.append(("report", report))
     width = max(len(name) for name, _ in lines)
@@ -131,12 +132,20 @@ def _frontier(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("frontier", first), *(("", text) for text in laws[1:])]
 
 
-def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _but(fit: Mapping[str, Any], check: Mapping[str, Any], told: bool) -> str:
+    """Return an error and what to do; of one that "train next" says already only what to do, if that is not above."""
+    message, advice = str(check.get("message", "")), str(check.get("advice", ""))
+    if check.get("code") == "no_recommendation" and not fit.get("recommendation") and not _alone(fit):
+        return "" if told else f"no recommendation: {advice}"
+    return f"{message}: {advice}"
+
+
+def _next(fit: Mapping[str, Any], told: bool) -> list[tuple[str, str]]:
     plan = fit.get("recommendation")
     if not plan:
         said = [c for c in fit.get("checks") or () if c.get("code") == "no_recommendation"]
         why = str(said[0].get("message")) if said else "no approach could be fitted"
-        return [("train next", f"no recommendation: {why}")]
+        return [("train next", f"no recommendation: {'see above' if said and told else why}")]
     bounds = plan.get("intervals") or {}
 
     def both(name: str, show: Any) -> str:

@@ -136,11 +136,13 @@ def estimate(value: object, bounds: object) -> tuple[str, str]:
     between = interval(bounds)
     x = finite(value)
     if x is None or between == MISSING or not isinstance(bounds, Sequence):
-        return number(value, 4), between
+        return number(value), between
     low, high = finite(bounds[0]), finite(bounds[1])
     if low is None or high is None or not high > low or max(abs(x), abs(low), abs(high)) >= 1e6:
         return number(value), between
     decimals = min(8, max(0, 1 - math.floor(math.log10(high - low))))
+    if decimals == 0:
+        x, low, high = (_rounded(each, 3) for each in (x, low, high))
     return f"{x:.{decimals}f}", f"{low:.{decimals}f} to {high:.{decimals}f}"
 
 

@@ -167,7 +167,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, tuple[Any, A
         assert panel.draw(ax) is ax
         found[panel.name] = (ax, frames[-1][1], tuple(logs))
         assert panel.text == f"{frames[-1][1]} against training tokens by number format"
-        assert frames[-1][0] == "training tokens [tokens]"
+        assert frames[-1][0] == "training tokens"
     return found
 
 

@@ -46,8 +46,10 @@ def figure(fit: Fit) -> Figure | None:
         f"{numbers.flops(backtest.held_out_budget)}, {numbers.factor(backtest.extrapolation_factor)} beyond them, with "
         f"an error of {numbers.percent(abs(backtest.relative_error))} in the lowest loss"
     )
-    said = to_json(backtest)
-    caption += "".join(f"; {text}" for text in (sentences.uncovered(said), sentences.sided(said)) if text) + "."
+    said: sentences.Json = to_json(fit)
+    caption += (
+        "".join(f"; {text}" for text in (sentences.uncovered(said), sentences.sided(said["backtest"])) if text) + "."
+    )
     return Figure(
         "backtest", "Backtest: would it have predicted the largest budget?", caption, tuple(panels), table(backtest)
     )

@@ -39,7 +39,7 @@ def figure(fit: Fit, curves: Sequence[Curve]) -> Figure | None:
 
 def draw(ax: Axes, curves: Sequence[Curve], loss_unit: str) -> Axes:
     """Draw one line a run, coloured by budget, a dot at its end; the first tenth of the fall may leave the axes."""
-    style.frame(ax, "training tokens [tokens]", f"validation loss [{loss_unit}]")
+    style.frame(ax, "training tokens", f"validation loss [{loss_unit}]")
     budgets = sorted({c.budget for c in curves if math.isfinite(c.budget)})
     colours = dict(zip(budgets, ramp(len(budgets)), strict=True))
     named: set[float] = set()

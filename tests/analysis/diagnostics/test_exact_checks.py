@@ -359,8 +359,8 @@ def test_an_interval_that_the_backtest_leaves(error: float, said: bool) -> None:
         if check.code == "interval_short":
             beyond = 100 * (1 / (1 + error) - 1)
             assert check.message == (
-                f"the held-out loss lies {beyond:+.1f} % from its prediction, where the forecast's interval reaches "
-                "from -4.0 to +4.0 %"
+                f"the held-out loss lies {beyond:+.2f} % from its prediction, where the forecast's interval reaches "
+                "from -4.00 to +4.00 %"
             )
     for lacking in (plan(loss=None), plan(intervals={"loss": None}), plan(intervals={})):
         assert "interval_short" not in codes(findings.outlook(lacking, backtest(relative_error=0.2)))

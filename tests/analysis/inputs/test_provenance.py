@@ -111,7 +111,7 @@ def test_the_page_says_it_and_invents_nothing(study: Path) -> None:
     fit, rows = study_result.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
     text = origin.section(fit, rows, provenance.read(study))
     for part in ("commit abc123, unchanged; commit abc123 with changes (patch ff00ff00)", "node1, node2",
-                 "H200 (2 runs)", "2 jobs by local, 2 jobs by slurm, 5 attempts", "3.00 GPU-hours and 1.67 core-hours",
+                 "H200 (2 runs)", "2 local jobs, 2 SLURM jobs, 5 attempts", "3.00 GPU-hours and 1.67 core-hours",
                  "1970-01-01 00:08 UTC, 3.4 h to the end"):  # fmt: skip
         assert part in text
     table = origin.section(fit, rows, None)

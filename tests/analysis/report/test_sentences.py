@@ -148,7 +148,7 @@ PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"extrapolation (?P<far>{FAR}) beyond the largest run's compute", lead),
     (rf"backtest error (?P<error>{NUM} %) predicting (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond its fit"
      + UNCOVERED + SIDED, backtested),
-    (rf"approaches agree within (?P<ratio>{FAR}) in parameters: (?P<count>\d+) of them", apart),
+    (rf"approaches agree within (?P<ratio>{FAR}) in parameters: (?P<count>\d+) approaches", apart),
     (r"runs used (?P<used>\S+) of (?P<total>\d+), at (?P<budgets>\d+) budgets",
      lambda fit: {"used": numbers.count(fit["runs"]["used"]), "total": str(fit["runs"]["total"]),
                   "budgets": str(fit["runs"]["budgets"])}),

@@ -56,6 +56,16 @@ def test_without_an_answer_it_says_why(fit: dict[str, Any]) -> None:
     assert "report" not in text
 
 
+def test_why_nothing_is_recommended_is_said_once(fit: dict[str, Any]) -> None:
+    fit["recommendation"] = None
+    why = {"code": "no_recommendation", "message": "no valley has a minimum", "advice": "add runs", "level": "error"}
+    fit["checks"] = [why]
+    alone, below = summary(fit), summary(fit, told=True)
+    assert alone.count("no valley has a minimum") == 1 and "but         no recommendation: add runs" in alone
+    assert "no valley" not in below and "no recommendation: see above" in below and "\nbut" not in below
+    assert "no test reaches" not in alone, "there is nothing to reach"
+
+
 def test_missing_intervals_are_named(fit: dict[str, Any]) -> None:
     fit["recommendation"]["intervals"] = {"params": None}
     assert summary(fit).count("no interval") == 3

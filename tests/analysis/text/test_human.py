@@ -68,7 +68,8 @@ def test_intervals() -> None:
 def test_an_estimate_has_no_more_digits_than_its_interval_supports() -> None:
     assert numbers.estimate(0.32614, (0.2211, 0.4512)) == ("0.33", "0.22 to 0.45")
     assert numbers.estimate(45.12, (12.2, 310.4)) == ("45", "12 to 310")
-    assert numbers.estimate(0.5, None) == ("0.5000", numbers.MISSING)
+    assert numbers.estimate(478.3, (7.2, 72222.0)) == ("478", "7 to 72200"), "no digits beyond the third"
+    assert numbers.estimate(0.5, None) == ("0.500", numbers.MISSING)
     assert numbers.estimate(None, (1.0, 2.0))[0] == numbers.MISSING
 
 
