@@ -84,15 +84,16 @@ def act(options: Mapping[str, Any]) -> int:
 def _print(result: Fit, folder: Path, page: Path | None) -> None:
     """Print the findings, what was written, and last the law and the recommendation."""
     from analysis.report.terminal import summary, used
+    from analysis.text import terminal
 
     for check in result.checks:
         option = "=" in check.advice.split(" ", 1)[0]  # what to type stays as it is typed
         advice = check.advice if option else check.advice[:1].upper() + check.advice[1:]
-        print(f"{check.level:<8} {check.code}: {check.message}. {advice}.")
+        terminal.show(f"{check.level:<8} {check.code}: {check.message}. {advice}.")
     also = "" if page is None else f", {page.name}"
     print(f"wrote    {folder / 'fit.json'}, runs.csv{also} ({used(result)})\n")
     fields: Mapping[str, object] = to_json(result)
-    print(summary(fields))
+    terminal.show(summary(fields, told=True))
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.planning.basis import BESIDE, Basis, from_constants, from_frame
 from analysis.planning.scenarios import Asked, Option, OtherLaw, Plan, make
 from analysis.results import load
-from analysis.text import commandline, files, numbers
+from analysis.text import commandline, files, numbers, terminal
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
 
@@ -127,7 +127,7 @@ def act(options: Mapping[str, Any]) -> int:
     speed = _speed(options, basis)
     chosen = {name: options[name] for name in CHOSEN}
     found = make(basis, Asked(_budget(options, basis, speed), **chosen), speed)
-    print(text(found))
+    terminal.show(text(found))
     if options["out"]:
         path = Path(options["out"]) / "plan.json"
         files.write(path, json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
