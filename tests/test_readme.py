@@ -18,7 +18,7 @@ from tests.slurm.cluster import ThrowawayCluster
 from tests.warm_trainer import trainer
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("start", "explanation"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("start", "explanation", "tuning"))]
 PAGES += sorted((ROOT / "docs" / "howto").glob("*.md"))
 FOUND = (re.findall(r"^```bash\n(.*?)^```", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE) for page in PAGES)
 BLOCKS = list(dict.fromkeys(block for blocks in FOUND for block in blocks))
@@ -195,6 +195,15 @@ def test_the_same_study_on_a_cluster(checkout: Path, cluster: ThrowawayCluster) 
 def test_sweep_anything(checkout: Path) -> None:
     said = run(block("python -m study.sweep study=smoke --cfg job"), checkout)
     assert "6 points" in said
+
+
+def test_what_the_playbook_tunes_is_a_sweep(checkout: Path) -> None:
+    rates = run(block("study.name=lr-wide"), checkout)
+    assert "Study lr: 10 points" in rates
+    assert "Study lr-wide: 4 points" in rates
+    assert "Study batch: 9 points" in run(block("study.name=batch"), checkout)
+    assert "Study schedule: 6 points" in run(block("study.name=schedule"), checkout)
+    assert "Study length: 3 points" in run(block("study.name=length"), checkout)
 
 
 def test_one_run_is_trained_cooled_down_and_exported(checkout: Path) -> None:
