@@ -197,6 +197,11 @@ def test_sweep_anything(checkout: Path) -> None:
     assert "6 points" in said
 
 
+def test_links_are_measured(checkout: Path) -> None:
+    said = run(block("python -m study bench comm").strip() + " sizes=1K,64K seconds=0.02", checkout)
+    assert "all_reduce" in said and "bandwidth" in said
+
+
 def test_what_the_playbook_tunes_is_a_sweep(checkout: Path) -> None:
     rates = run(block("study.name=lr-wide"), checkout)
     assert "Study lr: 10 points" in rates
