@@ -197,6 +197,11 @@ def test_sweep_anything(checkout: Path) -> None:
     assert "6 points" in said
 
 
+def test_memory_is_planned(checkout: Path) -> None:
+    assert "Fits: 61.07 of 80.00 GB" in run(block("plan memory model=30b"), checkout)
+    assert "Fits: 25.77 of 80.00 GB" in run(block("plan memory roles=rlhf"), checkout)
+
+
 def test_links_are_measured(checkout: Path) -> None:
     said = run(block("python -m study bench comm").strip() + " sizes=1K,64K seconds=0.02", checkout)
     assert "all_reduce" in said and "bandwidth" in said
