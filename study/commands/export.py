@@ -18,6 +18,7 @@ from study.records.settings import find_study, load_submission
 from study.status.observer import observe
 from study.status.selection import by_key
 from study.storage.layout import RunFolder, StudyFolder
+from study.tracking import Tracking
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -37,28 +38,28 @@ def run(options: argparse.Namespace) -> int:
     folder = find_study(options.study, options.runs)
     key = by_key(observe(folder), options.point).key
     step = _newest(folder.run(key))
-    tracked = load_submission(folder).tracking.enabled
-    if not tracked and options.out is None:
+    tracking = load_submission(folder).tracking
+    if not tracking.enabled and options.out is None:
         raise ValueError(
             f"{folder.name} is not tracked (tracking.enabled is false in {folder.study}): give --out FOLDER"
         )
     if options.out is not None and options.out.exists():
         raise ValueError(f"--out {options.out} exists: name a folder that does not")
     found = {"point": key, "step": step, "out": None if options.out is None else str(options.out)}
-    if not tracked:
+    if not tracking.enabled:
         _exported(folder.run(key), options.out, options.dtype, step)
         return _say(options, folder, {**found, "model": None, "version": None, "new": False})
-    return _tracked(options, folder, found)
+    return _tracked(options, folder, tracking, found)
 
 
-def _tracked(options: argparse.Namespace, folder: StudyFolder, found: dict[str, object]) -> int:
+def _tracked(options: argparse.Namespace, folder: StudyFolder, tracking: Tracking, found: dict[str, object]) -> int:
     from study.tracking.model_registry import ModelRegistry
     from study.tracking.store import RunGoneError, RunRefusedError, StoreAwayError
 
     key, step, name = str(found["point"]), int(str(found["step"])), options.name or folder.name
     tags = {"point_key": key, "step": str(step), "dtype": options.dtype}
     try:
-        registry = ModelRegistry(folder, load_submission(folder).tracking)
+        registry = ModelRegistry(folder, tracking)
         version = registry.version(name, tags)
         new = version is None
         if new or options.out is not None:
@@ -72,7 +73,7 @@ def _tracked(options: argparse.Namespace, folder: StudyFolder, found: dict[str, 
     except (RunGoneError, RunRefusedError) as error:
         raise ValueError(f"MLflow refused the model {name!r}: {error}") from None
     except StoreAwayError as error:
-        uri = tracking_uri.shown(load_submission(folder).tracking.uri)
+        uri = tracking_uri.shown(tracking.uri)
         if options.json:
             emit("export", folder, {**found, "error": str(error)})
         print(f"study export: cannot write to {uri}: {error}\nNothing is lost: run it again later", file=sys.stderr)

@@ -221,12 +221,7 @@ class MlflowStore:
 
     def version(self, name: str, tags: Mapping[str, str]) -> str | None:
         """Return the newest version of a registered model that carries all of these tags; None where there is none."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            found = self._client.search_model_versions(f"name='{name}'")
-        except MlflowException as error:
-            raise StoreAwayError(in_words(self._redact(str(error)), str(self._client.tracking_uri))) from None
+        found = self._call(lambda: self._client.search_model_versions(f"name='{name}'"))
         same = [int(one.version) for one in found if tags.items() <= dict(one.tags).items()]
         return str(max(same)) if same else None
 

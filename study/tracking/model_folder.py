@@ -23,7 +23,6 @@ def write(hub: Path, out: Path, about: Mapping[str, str]) -> None:
     from mlflow.types.schema import ColSpec, Schema
 
     described = json.loads((hub / "config.json").read_text("utf-8"))
-    out.mkdir(parents=True)
     (out / TOKENIZER).mkdir(parents=True)
     hub.rename(out / MODEL)
     for file in (out / MODEL).glob("tokenizer*.json"):
