@@ -1,21 +1,25 @@
 """Peak memory as train.spec.accounting predicts it beside what torch measures, over layouts of models of 10M to 8B.
 
-    python -m benchmarks.memory_predicted [--rows NAME ...] [--gpus 2] [--seconds 300] [--write benchmarks/results]
+    python -m benchmarks.memory_predicted [--rows NAME ...] [--gpus 2] [--at-once 3] [--write benchmarks/results]
 
 Each row is a process group of its own that takes a few steps of random tokens through the ordinary trainer; measured is
 torch.cuda.max_memory_allocated of its fullest rank. Rows for more GPUs than there are, and all of them without one, are
-predicted and not measured, which the table says. `--dry` takes one tiny row through the trainer on the CPU, to see that
-everything is in place. This script has not run on a GPU yet; peaks that were measured before are in
-tests/train/spec/accounting/test_accounting_step.py.
+predicted and not measured, which the table says. What another process holds is not counted, so rows may run beside each
+other (`--at-once`); their step times are worth something only alone, with more `--steps`. Figures go to
+memory_predicted.json too, which benchmarks.step_time_predicted reads. `--dry` takes one tiny row through the trainer on
+the CPU, to see that everything is in place.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -27,8 +31,10 @@ from study.text import counted
 from train.spec import mesh
 from train.spec.accounting.step import Sheet, sheet
 
-STEPS = 6
+STEPS = 10
 """Steps of a row: the first makes moments, a graph is recorded after three."""
+FULL = 110 * 2**30
+"""What rows beside each other may need together, as predicted; a row that needs more runs alone [bytes]."""
 DRY = "ours-tiny+compile.blocks=false"
 EAGER = "compile.blocks=false"
 
@@ -40,6 +46,10 @@ def names() -> list[str]:
     for name, micro in (("ours-150m", 16), ("ours-1b", 1)):
         one += [name, f"{name}+{EAGER}", f"{name}+{_micro(micro)}", *_kept(name, ("full", "selective", "every"))]
     one += [f"ours-150m+precision.name=fp32+{_micro(16)}", "ours-150m+optim.name=muon", "ours-1b+precision.name=fp8"]
+    halves, eight = "precision.optimizer_state=bf16", "ours-8b-x1"
+    one += [f"ours-1b+{halves}", f"ours-1b+memory.checkpointing=full+{_micro(2)}"]
+    one += [f"{eight}+{halves}", f"{eight}+{halves}+{_micro(1)}", f"{eight}+{halves}+{_micro(1)}+{EAGER}"]
+    one += [f"{eight}+{_micro(1)}", f"{eight}+memory.offload=optimizer+{_micro(1)}"]
     sharded, eight = "ours-1b-fsdp-x2", "ours-8b-fsdp-x2"
     alone = f"{sharded}+parallel.dp_shard=1"
     two = [sharded, f"{sharded}+{EAGER}", *_kept(sharded, ("full",)), f"{sharded}+parallel.zero=2"]
@@ -66,6 +76,7 @@ class Compared:
     predicted: Sheet
     measured: int | None = None
     why: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float | None:
@@ -83,16 +94,41 @@ def predicted(row: Row) -> Sheet:
     return sheet(config, mesh.axes(config.parallel, row.gpus))
 
 
-def compare(name: str, gpus: int, seconds: float, log: Path) -> Compared:
+def compare(name: str, gpus: int, seconds: float, log: Path, steps: int = STEPS) -> Compared:
     """Return a row compared, run for at most `seconds` where there are GPUs enough."""
     row = find(name)
     expected = predicted(row)
     if row.gpus > gpus:
         return Compared(name, expected, why=f"on {counted(row.gpus, 'GPU')}, here are {gpus}")
-    done = run(row, seconds, ["--steps", str(STEPS)], log)
+    done = run(row, seconds, ["--steps", str(steps)], log)
     if not done.figures:
         return Compared(name, expected, why=done.failure)
-    return Compared(name, expected, round(done.figures["gib_allocated"] * 2**30))
+    return Compared(name, expected, round(done.figures["gib_allocated"] * 2**30), figures=done.figures)
+
+
+def batches(wanted: Sequence[str], at_once: int) -> list[list[str]]:
+    """Return rows in groups that run beside each other: so many, of `FULL` bytes of predicted peaks at most."""
+    found: list[list[str]] = []
+    held = 0
+    for name in wanted:
+        size = predicted(find(name)).needed
+        if not found or len(found[-1]) == at_once or held + size > FULL:
+            found.append([])
+            held = 0
+        found[-1].append(name)
+        held += size
+    return found
+
+
+def record(rows: Sequence[Compared]) -> str:
+    """Return the measured rows as JSON: what torch allocated and reserved at most [GiB], seconds of a step [s]."""
+    found = [
+        {"row": one.name, "gpus": find(one.name).gpus, "step_ms": 1e3 * one.figures["step_seconds"]}
+        | {name: one.figures[name] for name in ("gib_allocated", "gib")}
+        for one in rows
+        if one.figures
+    ]
+    return json.dumps({"about": about(), "rows": found}, indent=1) + "\n"
 
 
 def table(rows: Sequence[Compared], memory: int | None) -> str:
@@ -126,11 +162,13 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=None, metavar="NAME", help="instead of all")
     parser.add_argument("--gpus", type=int, default=None, help="use at most so many; default: all there are")
     parser.add_argument("--seconds", type=float, default=300.0, help="time limit of a row [s]")
-    parser.add_argument(
-        "--write", type=Path, metavar="DIR", help="also write memory_predicted.md there, after every row"
-    )
+    parser.add_argument("--all-seconds", type=float, default=1e9, help="time limit of all rows [s]")
+    parser.add_argument("--at-once", type=int, default=1, help="rows that run beside each other")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of a row, the first half of them warm-up")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="also write table and JSON there, after every row")
     parser.add_argument("--dry", action="store_true", help="two steps of a tiny row on the CPU")
     options = parser.parse_args()
+    end = time.monotonic() + options.all_seconds
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"
         if options.dry:
@@ -141,10 +179,18 @@ def main() -> None:
         gpus = there if options.gpus is None else min(there, options.gpus)
         memory = torch.cuda.get_device_properties(0).total_memory if there else None
         rows: list[Compared] = []
-        for name in options.rows or names():
-            rows.append(compare(name, gpus, options.seconds, log))
+        for group in batches(options.rows or names(), options.at_once if there else 1):
+            with ThreadPoolExecutor(len(group)) as pool:
+                logs = [Path(folder) / f"{place}.txt" for place in range(len(group))]
+                left = [max(1.0, end - time.monotonic())] * len(group)
+                limits = [min(options.seconds, one) for one in left]
+                many = [options.steps] * len(group)
+                rows += pool.map(compare, group, [gpus] * len(group), limits, logs, many)
+            for one in rows[-len(group) :]:
+                print(f"{one.name}: {one.error if one.why == '' else one.why}", flush=True)
             if options.write is not None:
                 (options.write / "memory_predicted.md").write_text(table(rows, memory) + "\n", encoding="utf-8")
+                (options.write / "memory_predicted.json").write_text(record(rows), encoding="utf-8")
         print(table(rows, memory))
 
 

@@ -144,7 +144,8 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="folder for a table of the kernels of one more step")
     options = parser.parse_args()
     row = find(options.row)
-    row = replace(row, settings=(*row.settings, *options.set), steps=options.steps or row.steps)
+    steps = options.steps or row.steps
+    row = replace(row, settings=(*row.settings, *options.set), steps=steps, warmup=min(row.warmup, steps // 2))
     root = prepare_data(row, options.data) if int(os.environ.get("RANK", "0")) == 0 else Path()
     world = distributed.world_of()
     config = config_of(row, options.data / f"v{SHAPES[row.shape].vocabulary}", options.device)

@@ -144,6 +144,7 @@ def rows() -> list[Row]:
         _ours("8b-fsdp-x2", "8b", 2, 2, 2, *shard2, budget, goal=1.10, against="titan-8b-fsdp-x2"),
         _ours("8b-tp-x2", "8b", 2, 1, 1, single, "parallel.tp=2", budget, goal=1.0, against="none"),
     ]
+    alone = [_ours("8b-x1", "8b", 1, 2, 1, "memory.checkpointing=full", goal=1.0, against="none")]
     by_name = {row.name: row for row in ours}
     tiny = [
         _ours("tiny", "tiny", 1, 4, 1, goal=1.0, against="titan-tiny"),
@@ -164,7 +165,7 @@ def rows() -> list[Row]:
         ),
         _ours("tiny-tp", "tiny", 4, 4, 1, "parallel.dp_replicate=1", "parallel.tp=4", goal=1.0, against="none"),
     ]
-    return [*titan, *ours, *pairs, *tiny, *(_fp8(by_name[name]) for name in ("ours-1b", "ours-8b-fsdp"))]
+    return [*titan, *ours, *pairs, *alone, *tiny, *(_fp8(by_name[name]) for name in ("ours-1b", "ours-8b-fsdp"))]
 
 
 def small_rows() -> list[Row]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.text.commandline import Key
 from study.bench.comm_ranks import Fits, Results, fits_of, measure, results_of
-from study.bench.comm_report import as_csv, draw, fit_rows, profile_of, rows, table
+from study.bench.comm_report import as_csv, device_lines, draw, fit_rows, profile_of, rows, table
 from study.bench.comm_settings import CommSettings, Wanted, gpu_count, wanted
 from study.storage.files import write_atomic
 from train.spec.communication.cluster import write_profile
@@ -32,7 +32,7 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         raise ValueError(f"profile={asked.profile} is there already: force=true replaces it, or choose another file")
     results, interrupted = _results(asked)
     fits = fits_of(results.points)
-    files = _save(asked, results, fits) if results.points else {}
+    files = _save(asked, results, fits) if results.points or results.device else {}
     lines = _lines(results, fits, files)
     if interrupted:
         count, of = len(results.points), results.about.get("wanted", "?")
@@ -60,7 +60,9 @@ def _results(asked: Wanted) -> tuple[Results, bool]:
     """Return what was measured, now or before, and whether Ctrl-C ended it."""
     if asked.results is not None:
         return results_of(asked.results), False
-    _say(f"{asked.ranks} ranks over {asked.backend}: {len(asked.collectives) * len(asked.sizes)} messages")
+    messages = len(asked.collectives) * len(asked.sizes)
+    alone = "one GPU, without messages: its ceilings, about half a minute"
+    _say(alone if asked.ranks == 1 else f"{asked.ranks} ranks over {asked.backend}: {messages} messages")
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         file = Path(folder) / "results.jsonl"
         whole = measure(asked, file, _say)
@@ -76,10 +78,12 @@ def _save(asked: Wanted, results: Results, fits: Fits) -> dict[str, str]:
     profile = None
     if asked.profile is not None and results.complete:  # half a measurement is no profile
         profile = profile_of(results, fits, asked.profile.stem, datetime.datetime.now(datetime.UTC).date())
-    asked.out.mkdir(parents=True, exist_ok=True)
-    files = {"csv": asked.out / "comm.csv", "picture": asked.out / "comm.png"}
-    write_atomic(files["csv"], as_csv(results, fits))
-    draw(results, fits, files["picture"])
+    files = {}
+    if results.points:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        files = {"csv": asked.out / "comm.csv", "picture": asked.out / "comm.png"}
+        write_atomic(files["csv"], as_csv(results, fits))
+        draw(results, fits, files["picture"])
     if profile is not None and asked.profile is not None:
         asked.profile.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(asked.profile, write_profile(profile))
@@ -88,7 +92,8 @@ def _save(asked: Wanted, results: Results, fits: Fits) -> dict[str, str]:
 
 
 def _lines(results: Results, fits: Fits, files: Mapping[str, str]) -> list[str]:
-    if not results.points:
+    if not results.points and results.device is None:
         return ["nothing was measured"]
     about = f"{results.about.get('machine', 'unknown machine')}; {results.about.get('versions', 'unknown versions')}"
-    return [about, "", *table(results, fits), "", *(f"wrote {path}" for path in files.values())]
+    measured = table(results, fits) if results.points else device_lines(results.device)[1:]
+    return [about, "", *measured, *([""] if files else []), *(f"wrote {path}" for path in files.values())]

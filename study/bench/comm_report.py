@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -193,15 +194,37 @@ def profile_of(results: Results, fits: Fits, name: str, today: datetime.date) ->
         date=today.isoformat(),
         levels=tuple(levels),
         kind="measured",
-        note=f"links are fitted to the points: {text.percent(median(errors))} off in the median of collectives",
-        compute=results.device or Compute(),
+        note=_note(errors),
+        compute=_rounded_rates(results.device or Compute()),
         points=points,
     )
+
+
+def _note(errors: list[float]) -> str:
+    if not errors:
+        return "one GPU alone: it says nothing of messages"
+    return f"links are fitted to the points: {text.percent(median(errors))} off in the median of collectives"
 
 
 def _rounded(value: float) -> float:
     """Return a figure with five digits, which is more than a repetition would confirm."""
     return float(f"{value:.5g}")
+
+
+def _rounded_rates(device: Compute) -> Compute:
+    """Return a device's ceilings with the digits that a repetition would confirm."""
+
+    def rounded(value: float | None) -> float | None:
+        return None if value is None else _rounded(value)
+
+    return replace(
+        device,
+        matmul=tuple(replace(one, per_second=_rounded(one.per_second)) for one in device.matmul),
+        attention=tuple(replace(one, per_second=_rounded(one.per_second)) for one in device.attention),
+        copy=rounded(device.copy),
+        host_to_device=rounded(device.host_to_device),
+        launch=rounded(device.launch),
+    )
 
 
 def size(count: float) -> str:

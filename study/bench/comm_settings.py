@@ -25,7 +25,7 @@ MOST_RANKS = 64
 class CommSettings:
     """The keys of `study bench comm`."""
 
-    ranks: int = key(2, "processes of this machine, a GPU each with nccl")
+    ranks: int | None = key(None, "processes of this machine, a GPU each with nccl; null: all GPUs, or 2 without")
     backend: str | None = key(None, "gloo: on the CPU, nccl: on GPUs; null: nccl where there are GPUs", BACKENDS)
     sizes: str | None = key(None, "message sizes [bytes], 1K:16M (each 4 times the last) or 1K,1M; null: by backend")
     collectives: str = key(",".join(COLLECTIVES), "which of them, with commas between")
@@ -38,7 +38,7 @@ class CommSettings:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The settings with their defaults filled in."""
+    """The settings with their defaults filled in. ranks: 1 measures a GPU alone, as messages need two."""
 
     ranks: int
     backend: str
@@ -56,8 +56,9 @@ def wanted(words: Sequence[str], gpus: int) -> Wanted:
     settings = read(CommSettings, _mapping(words))
     backend = settings.backend or ("nccl" if gpus else "gloo")
     results = None if settings.results is None else Path(settings.results)
+    ranks = settings.ranks if settings.ranks is not None else max(gpus, 1) if backend == "nccl" else 2
     if results is None:
-        _check_ranks(settings.ranks, backend, gpus)
+        _check_ranks(ranks, backend, gpus)
     if not 0 < settings.seconds <= 60:
         raise ValueError(f"seconds={settings.seconds:g} is not allowed: more than 0, and 60 at most")
     names = tuple(filter(None, settings.collectives.strip("[]").replace(" ", "").split(",")))
@@ -71,7 +72,7 @@ def wanted(words: Sequence[str], gpus: int) -> Wanted:
         )
     sizes = sizes_of(settings.sizes or DEFAULT_SIZES[backend])
     return Wanted(
-        settings.ranks,
+        ranks,
         backend,
         sizes,
         names,
@@ -119,10 +120,12 @@ def _mapping(words: Sequence[str]) -> dict[str, str | None]:
 
 
 def _check_ranks(ranks: int, backend: str, gpus: int) -> None:
-    if not 2 <= ranks <= MOST_RANKS:
-        raise ValueError(f"ranks={ranks} is not allowed: 2 to {MOST_RANKS}, as messages need two")
     if backend == "nccl" and not gpus:
         raise ValueError("backend=nccl is not allowed here: this machine shows no GPU; use backend=gloo")
+    least = 1 if backend == "nccl" else 2
+    if not least <= ranks <= MOST_RANKS:
+        why = "as messages need two" if least == 2 else "1: the GPU alone, without messages"
+        raise ValueError(f"ranks={ranks} is not allowed: {least} to {MOST_RANKS}, {why}")
     if backend == "nccl" and ranks > gpus:
         more = f"use ranks={gpus}" if gpus > 1 else "nccl wants a GPU for each rank; use backend=gloo"
         raise ValueError(f"ranks={ranks} is not allowed with backend=nccl: this machine shows {gpus} GPUs; {more}")

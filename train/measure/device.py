@@ -17,22 +17,25 @@ ROUNDS, CALLS = 5, 10
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SIDES = (1024, 2048, 4096, 8192)
 """Sides of square products; `NARROW` are those of a model's layers, where one side is short."""
-NARROW = ((16384, 4096, 1024), (16384, 1024, 4096), (16384, 4096, 128256))
+NARROW = (
+    (16384, 4096, 1024), (16384, 1024, 4096), (16384, 4096, 128256),
+    (40960, 256, 704), (40960, 384, 1024), (40960, 768, 2048), (40960, 2048, 5632), (40960, 384, 8192),
+)  # fmt: skip
 COPIED, SENT = 1 << 30, 1 << 28
 """Bytes that are copied within the device, and from the host."""
 LAUNCHES = 1000
-ATTENTION = (2, 32, 8192, 128)
+ATTENTION = ((2, 32, 8192, 128), (8, 16, 4096, 128), (64, 12, 1024, 64), (80, 6, 512, 64))
 """Sequences, heads, length, channels of a head."""
 
 
 def ceilings(device: torch.device, say: Callable[[str], None] = lambda text: None) -> Compute:
-    """Return what a CUDA device reaches now; takes about ten seconds of it."""
+    """Return what a CUDA device reaches now; takes some twenty seconds of it."""
     say("matrix products")
     rates = tuple(matmul_rates(device))
     say("copies, launches, attention")
     return Compute(
         matmul=rates,
-        attention=tuple(attention_rates(device, *ATTENTION)),
+        attention=tuple(rate for shape in ATTENTION for rate in attention_rates(device, *shape)),
         copy=copy_rate(device, COPIED),
         host_to_device=host_rate(device, SENT),
         launch=launch_seconds(device),

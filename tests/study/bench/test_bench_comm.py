@@ -66,7 +66,25 @@ def test_more_ranks_than_gpus_are_refused() -> None:
     ):
         wanted(["ranks=8"], gpus=4)
     assert wanted(["ranks=4"], gpus=4).backend == "nccl"
-    assert wanted([], gpus=0).backend == "gloo"
+    assert (wanted([], gpus=0).backend, wanted([], gpus=0).ranks) == ("gloo", 2)
+
+
+def test_all_gpus_are_measured_and_one_alone_has_no_messages(tmp_path: Path) -> None:
+    assert wanted([], gpus=4).ranks == 4
+    assert (wanted([], gpus=1).ranks, wanted([], gpus=1).backend) == (1, "nccl")
+    with pytest.raises(ValueError, match=r"^ranks=1 is not allowed: 2 to 64, as messages need two"):
+        wanted(["ranks=1", "backend=gloo"], gpus=1)
+    device = {"matmul": [{"of": "8 x 8 x 8", "format": "bf16", "per_second": 123456789.0}], "copy": 2e12}
+    lines: list[dict[str, Any]] = [{"about": {"machine": "1 GPU", "ranks": 1}}, {"device": device}, {"done": True}]
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    profile = tmp_path / "one.yaml"
+    said, found = comm.run([f"results={tmp_path / 'one.jsonl'}", f"profile={profile}", f"out={tmp_path / 'out'}"])
+    assert found["files"] == {"profile": str(profile)} and not (tmp_path / "out").exists()
+    assert any("8 x 8 x 8" in line for line in said) and "nothing" not in " ".join(said)
+    read = read_profile(profile)
+    assert read.levels == () and read.compute.matmul_rate("bf16") == 1.2346e8
+    with pytest.raises(ValueError, match="cluster profile one is of one device and has no levels: it joins no 2 ranks"):
+        read.reaches(2, 1, "all_reduce")
 
 
 def test_sizes_are_ranges_or_lists() -> None:

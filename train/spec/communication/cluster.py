@@ -113,15 +113,18 @@ class Compute:
 
 @dataclass(frozen=True)
 class ClusterProfile:
-    """What is known of a cluster, and from where. levels: the innermost first. points: what links were fitted to."""
+    """What is known of a cluster, and from where. levels: the innermost first, none for one device alone.
+
+    points: what links were fitted to.
+    """
 
     name: str
     source: str
     machine: str
     versions: str
     date: str
-    levels: tuple[Level, ...]
     kind: str = _one_of(KINDS)
+    levels: tuple[Level, ...] = ()
     note: str = ""
     compute: Compute = field(default_factory=Compute)
     points: tuple[Point, ...] = ()
@@ -143,6 +146,11 @@ class ClusterProfile:
             link, algorithm = level.link(collective)
             found.append((Reach(held // inside, link), algorithm))
             inside = held
+        if inside < ranks and not self.levels:
+            raise ValueError(
+                f"cluster profile {self.name} is of one device and has no levels: it joins no {ranks} ranks; choose a "
+                "profile with levels, or measure one on several GPUs with `python -m study bench comm`"
+            )
         if inside < ranks:
             there = ", ".join(f"{level.name} ({level.ranks} ranks)" for level in self.levels)
             raise ValueError(
@@ -194,7 +202,7 @@ def write_profile(profile: ClusterProfile) -> str:
 
 
 def _check(profile: ClusterProfile) -> None:
-    if not profile.levels:
+    if not profile.levels and not profile.compute.matmul:
         raise ValueError("levels=[] is not allowed: give the links that join ranks, the innermost first")
     before = 1
     for place, level in enumerate(profile.levels):
