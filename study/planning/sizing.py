@@ -268,6 +268,7 @@ def in_words(need: Footprint) -> str:
         (need.gathered, "gathered weights"),
         (need.activations, "activations"),
         (need.fetched, "moments during the update"),
+        (need.further, "the rest of its pipeline's peak"),
     )
     return ", ".join(f"{size / 1e9:.1f} for {what}" for size, what in parts if size)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from train.spec import activations, optimizers
+from train.spec.accounting import step
 from train.spec.config import RunConfig
 from train.spec.counts import Weight, block_weights, end_weights
-from train.spec.mesh import Axes
+from train.spec.mesh import Axes, share_of_batch, strategy
 from train.spec.pipeline_layout import micro_batches, share_of, stages_per_rank, waiting_passes
 from train.spec.shard_shapes import largest_shard, largest_shards
 
@@ -27,9 +28,10 @@ CPU_TOKENS = 4096
 class Footprint:
     """Memory that one rank needs [bytes].
 
-    states: weights, gradients and moments that stay on its device. gathered: whole weights (and with parallel.zero=1
-    gradients) beside its shards of them. activations: those of the micro-batches that wait for their backward passes.
-    fetched: moments that are there for the update only, when activations are gone. host: what lies on the CPU instead.
+    states: weights, gradients and moments that stay on its device. gathered: whole weights (and with parallel.zero=1 or
+    in a pipeline gradients) beside its shards of them. activations: those of the micro-batches that wait for their
+    backward passes. fetched: moments that are there for the update only, when activations are gone. host: what lies on
+    the CPU instead. further: what a pipeline's fullest rank has at its peak beyond what it holds of all others.
     """
 
     states: int
@@ -37,11 +39,12 @@ class Footprint:
     gathered: int = 0
     fetched: int = 0
     host: int = 0
+    further: int = 0
 
     @property
     def total(self) -> int:
         """The most that its device holds at once [bytes]."""
-        return self.states + self.gathered + max(self.activations, self.fetched)
+        return self.states + self.gathered + max(self.activations, self.fetched) + self.further
 
 
 def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
@@ -49,16 +52,24 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
 
     Weights and gradients are fp32, moments as `precision.optimizer_state` says; a half-precision run holds a copy of
     the weights more. Sharding cuts all of it over dp_shard x cp, tp and pp cut it always; a rank's share of each weight
-    is counted as it is cut, rounded up (train.spec.shard_shapes).
+    is counted as it is cut, rounded up (train.spec.shard_shapes). In a pipeline, whose ranks differ, it is no less than
+    the largest peak that train.spec.accounting finds.
     """
     weights, moments = max((_states(config, axes, rank) for rank in range(axes.pp)), key=sum)
-    activations, gathered = _activations(config, axes, device), _gathered(config, axes)
     offload = config.memory.offload if device == "cuda" else "none"
-    if offload == "parameters":
-        return Footprint(0, activations, gathered, host=weights + moments)
-    if offload == "optimizer":
-        return Footprint(weights, activations, gathered, fetched=moments, host=moments)
-    return Footprint(weights + moments, activations, gathered)
+    on_device = {"parameters": 0, "optimizer": weights}.get(offload, weights + moments)
+    found = Footprint(
+        on_device,
+        _activations(config, axes, device),
+        _gathered(config, axes),
+        fetched=moments if offload == "optimizer" else 0,
+        host=weights + moments - on_device,
+    )
+    if axes.pp == 1:
+        return found
+    sequences = _sequences(config, axes, device)
+    peak = max(step.of_rank(config, axes, device, sequences, rank).peak.total for rank in range(axes.pp))
+    return replace(found, further=max(0, peak - found.total))
 
 
 def _states(config: RunConfig, axes: Axes, rank: int) -> tuple[int, int]:
@@ -74,12 +85,14 @@ def _states(config: RunConfig, axes: Axes, rank: int) -> tuple[int, int]:
 def _gathered(config: RunConfig, axes: Axes) -> int:
     """Return what FSDP2 holds whole beside the shards: all of it, or two blocks and the embedding or head at a time.
 
-    Padding is held as well.
+    Padding is held as well. A pipeline keeps weights gathered and gradients whole until its last micro-batch, at every
+    stage of ZeRO (torch.distributed.pipelining).
     """
-    if axes.fsdp == 1:
+    alone = strategy(config.parallel, axes) != "fsdp" if axes.pp > 1 else axes.fsdp == 1
+    if alone:
         return 0
     size = 4 if config.precision.name == "fp32" else 2
-    if config.parallel.zero == 1:
+    if config.parallel.zero == 1 or axes.pp > 1:
         size += 4
     return size * axes.fsdp * max(_together(config, axes, rank) for rank in range(axes.pp))
 
@@ -90,7 +103,9 @@ def _together(config: RunConfig, axes: Axes, rank: int) -> int:
     one = largest_shards(block, axes.fsdp, axes.tp)
     each = [largest_shard(weight, axes.fsdp, axes.tp) for weight in ends]
     whole = layers * one + sum(each)
-    return min(whole, 2 * one + max(each, default=0)) if config.parallel.zero == 3 else whole
+    if config.parallel.zero < 3 or axes.pp > 1:
+        return whole
+    return min(whole, 2 * one + max(each, default=0))
 
 
 def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, list[Weight], list[Weight]]:
@@ -102,20 +117,24 @@ def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, list[Weight], 
 
 def _activations(config: RunConfig, axes: Axes, device: str) -> int:
     """Return what the micro-batches that wait keep, what one of them needs at work, and the head's part."""
-    parallel, length, waiting = config.parallel, config.data.sequence_length, 1.0
-    sequences = parallel.micro_batch_sequences
-    share = share_of_batch(config, axes)
-    if sequences is None:
-        sequences = min(share, micro_batch_sequences(config, axes, device))
+    parallel, waiting = config.parallel, 1.0
+    sequences = _sequences(config, axes, device)
     if axes.pp > 1:
-        if parallel.micro_batch_sequences is None:
-            sequences = max(1, min(sequences, share // (axes.pp * stages_per_rank(parallel))))
-        count = -(-share // sequences)
+        count = -(-share_of_batch(config, axes) // sequences)
         together = min(count, parallel.pp_micro_batches or count)
         waiting = waiting_passes(parallel, micro_batches(parallel, together))
     kept, once = of_a_token(config, axes, device)
-    tokens = sequences * length
+    tokens = sequences * config.data.sequence_length
     return int(tokens * (waiting * kept + once)) + activations.of_head(config, tokens // axes.cp, device) // axes.tp
+
+
+def _sequences(config: RunConfig, axes: Axes, device: str) -> int:
+    """Return the sequences of a micro-batch: as given, or what is planned; of a pipeline as many as fill it."""
+    given, share = config.parallel.micro_batch_sequences, share_of_batch(config, axes)
+    if given is not None:
+        return given
+    planned = min(share, micro_batch_sequences(config, axes, device))
+    return planned if axes.pp == 1 else max(1, min(planned, share // (axes.pp * stages_per_rank(config.parallel))))
 
 
 def of_a_token(config: RunConfig, axes: Axes, device: str) -> tuple[float, float]:
@@ -133,12 +152,6 @@ def of_a_token(config: RunConfig, axes: Axes, device: str) -> tuple[float, float
     if memory.checkpointing != "none":
         once += whole  # a block's activations are made again beside what is kept
     return layers * kept + activations.ends(config, device) / cut, once
-
-
-def share_of_batch(config: RunConfig, axes: Axes) -> int:
-    """Return the sequences of a step that the fullest rank has."""
-    assert config.batch.tokens is not None, "the config is resolved"
-    return -(-(config.batch.tokens // config.data.sequence_length) // axes.data)
 
 
 def micro_batch_sequences(config: RunConfig, axes: Axes, device: str) -> int:

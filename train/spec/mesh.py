@@ -93,6 +93,12 @@ def strategy(parallel: ParallelConfig, shape: Axes) -> str:
     return "ddp" if shape.dp_shard * shape.cp * shape.tp * shape.pp == 1 else "fsdp"
 
 
+def share_of_batch(config: RunConfig, axes: Axes) -> int:
+    """Return the sequences of a step that the fullest rank has."""
+    assert config.batch.tokens is not None, "the config is resolved"
+    return -(-(config.batch.tokens // config.data.sequence_length) // axes.data)
+
+
 def copies(parallel: ParallelConfig, shape: Axes | None = None) -> bool:
     """Say whether every rank has the whole model, as far as that is known without the mesh's shape."""
     return "ddp" in (parallel.strategy, shape and strategy(parallel, shape))

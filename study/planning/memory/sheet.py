@@ -11,8 +11,7 @@ from train.spec.accounting import flops
 from train.spec.accounting import step as memory
 from train.spec.accounting.parameters import Parameters, parameters
 from train.spec.config import RunConfig
-from train.spec.footprint import share_of_batch
-from train.spec.mesh import Axes
+from train.spec.mesh import Axes, share_of_batch
 from train.spec.micro_batch import even
 
 STAGES = (0, 1, 2, 3)

@@ -13,7 +13,7 @@ from study.planning.memory.question import FROZEN, TRAINED, Question, Subject
 from train.spec.accounting import held, inference, outside
 from train.spec.accounting import step as memory
 from train.spec.accounting.parameters import parameters
-from train.spec.footprint import share_of_batch
+from train.spec.mesh import share_of_batch
 
 
 @dataclass(frozen=True)

@@ -350,10 +350,12 @@ def test_what_is_gathered_by_hand() -> None:
     assert gathered(two, zero=1) == 8 * (6 * block + 2 * head + 32)
     assert gathered(two, zero=1, precision="bf16") == 6 * (6 * block + 2 * head + 32)
     assert gathered(Axes(cp=2)) == gathered(two), "ranks that share a sequence share weights"
-    assert gathered(Axes(dp_shard=2, pp=3), zero=2) == 4 * (2 * block + 32 + head), "of the fullest, the last"
+    # A pipeline keeps weights and gradients of all its micro-batches whole, at every stage.
     middle = Axes(dp_shard=2, pp=3)
-    assert gathered(middle, zero=2, pp_layers=(1, 4, 1)) == 4 * 4 * block, "which has neither embedding nor head"
-    assert gathered(middle, layers=18, vocabulary=2, pp_layers=(1, 16, 1)) == 4 * 2 * block
+    assert gathered(middle, zero=2) == 8 * (2 * block + 32 + head), "of the fullest, the last"
+    assert gathered(middle, zero=2, pp_layers=(1, 4, 1)) == 8 * 4 * block, "which has neither embedding nor head"
+    assert gathered(middle, layers=18, vocabulary=2, pp_layers=(1, 16, 1)) == 8 * 16 * block
+    assert gathered(middle, pp_layers=(1, 4, 1), precision="bf16") == 6 * 4 * block
     for axes in (Axes(), Axes(dp_replicate=4), Axes(tp=2), Axes(pp=2)):
         assert gathered(axes) == 0, "nothing is cut over data-parallel ranks"
 
@@ -361,3 +363,4 @@ def test_what_is_gathered_by_hand() -> None:
 def test_the_most_at_once_is_with_activations_or_with_moments() -> None:
     assert Footprint(100, 20, 3, 7, 1000).total == 123
     assert Footprint(100, 7, 3, 20, 1000).total == 123
+    assert Footprint(100, 7, 3, 20, 1000, 4).total == 127, "and what a pipeline's peak has beyond"

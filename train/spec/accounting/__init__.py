@@ -1,4 +1,5 @@
 """What a model costs, exactly: parameters and FLOPs by component, and what each rank holds at each moment of a step.
 
-Beside train.spec.footprint, which sizes jobs from above and stays as it is. Pure Python, like all of train.spec.
+train.spec.footprint, by which jobs are sized, is an estimate from above; for pipelines it takes the peak from here.
+Pure Python, like all of train.spec.
 """

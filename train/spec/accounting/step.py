@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from train.spec.accounting import held, kept, outside
 from train.spec.accounting.held import Part
 from train.spec.config import RunConfig
-from train.spec.footprint import share_of_batch
-from train.spec.mesh import Axes
+from train.spec.mesh import Axes, share_of_batch
 from train.spec.pipeline_layout import micro_batches, stages_per_rank
 
 COMPONENTS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from train.spec.config import RunConfig
-from train.spec.footprint import micro_batch_sequences, share_of_batch
-from train.spec.mesh import Axes
+from train.spec.footprint import micro_batch_sequences
+from train.spec.mesh import Axes, share_of_batch
 from train.spec.micro_batch import even, even_parts
 from train.spec.pipeline_layout import layers_of, micro_batches, stages_of, stages_per_rank
 
