@@ -118,12 +118,12 @@ class _OnCPU(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, rstd = ctx.saved_tensors
         width = x.shape[-1]
-        rows = grads[0].reshape(-1, width)
+        rows, rstd = grads[0].reshape(-1, width), rstd.reshape(-1, 1)
         grad_x, grad_weight, _ = torch.ops.aten.native_layer_norm_backward(
             rows, x.reshape(-1, width), [width], torch.zeros_like(rstd), rstd, weight, None, [True, True, False]
         )
         means = torch.mv(rows, weight).div_(width).unsqueeze(-1)
-        grad_x.addcmul_(means, rstd.reshape(-1, 1))
+        grad_x.addcmul_(means, rstd)
         return grad_x.view_as(x), grad_weight, None
 
 
