@@ -1,0 +1,108 @@
+"""What a step waits for: messages, launches, the pipeline's other ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SEND, Message
+from train.spec.config import CompileConfig, MemoryConfig, ModelConfig, ParallelConfig, PrecisionConfig, RunConfig
+from train.spec.pipeline_schedule.simulation import Times, simulate
+from train.spec.step_time import host, overlap, timeline
+from train.spec.step_time.copies import copied
+
+CONFIG = RunConfig(ModelConfig(), precision=PrecisionConfig(name="bf16"))
+
+
+def message(collective: str, axis: str, of: str, phase: str, *, count: int = 1, ranks: int = 2) -> Message:
+    return Message(collective, axis, ranks, 1000, count, of, phase)
+
+
+GATHER = message(ALL_GATHER, "fsdp", "weights of block", "forward", count=4)
+SUM = message(REDUCE_SCATTER, "fsdp", "gradients of block", "backward", count=4)
+
+
+@pytest.mark.parametrize(
+    ("gathers", "sums", "room", "waited"),
+    [
+        (4.0, 0.0, (10.0, 10.0), overlap.CONTENTION * 4.0),  # hidden, but not for free
+        (4.0, 0.0, (1.0, 10.0), 3.0 + overlap.CONTENTION * 1.0),  # the backward pass hides no gather of the forward one
+        (4.0, 6.0, (4.0, 6.0), overlap.CONTENTION * 10.0),
+        (4.0, 6.0, (0.0, 0.0), 10.0),
+    ],
+)
+def test_messages_of_fsdp_are_hidden_as_far_as_their_pass_is_long(
+    gathers: float, sums: float, room: tuple[float, float], waited: float
+) -> None:
+    found = overlap.exposed({GATHER: gathers, SUM: sums}, CONFIG, *room)
+    assert found == {"fsdp": pytest.approx(waited)}
+
+
+def test_nothing_runs_beside_the_first_gather_and_the_last_sum() -> None:
+    first = message(ALL_GATHER, "fsdp", "weights of embedding", "forward", count=2)
+    last = message(REDUCE_SCATTER, "fsdp", "gradients of embedding", "backward", count=1)
+    found = overlap.exposed({first: 2.0, last: 3.0}, CONFIG, 100.0, 100.0)
+    assert found["fsdp"] == pytest.approx(1.0 + 3.0 + overlap.CONTENTION * 1.0)
+    buckets = message(ALL_REDUCE, "tokens", "gradients", "backward", count=4)
+    assert overlap.exposed({buckets: 8.0}, CONFIG, 0.0, 100.0) == {"dp": pytest.approx(2.0 + overlap.CONTENTION * 6)}
+
+
+def test_messages_within_layers_are_waited_for_unless_products_are_cut() -> None:
+    inputs = message(ALL_GATHER, "tp", "inputs of layers", "forward", count=4, ranks=4)
+    head = message(ALL_GATHER, "tp", "input of the head", "forward", ranks=4)
+    keys = message(ALL_GATHER, "cp", "keys and values", "forward")
+    norm = message(ALL_REDUCE, "world", "gradient norm", "update")
+    sent = message(SEND, "pp", "residual stream", "forward")
+    seconds = {inputs: 8.0, head: 1.0, keys: 2.0, norm: 0.5, sent: 7.0}
+    assert overlap.exposed(seconds, CONFIG, 99.0, 99.0) == {"tp": 9.0, "cp": 2.0, "world": 0.5}
+    cut = RunConfig(parallel=ParallelConfig(tp=4, async_tp=True))
+    assert overlap.exposed(seconds, cut, 99.0, 99.0)["tp"] == 8.0 / 4 + 1.0
+
+
+def test_copies_around_messages_by_hand() -> None:
+    # gathered: 2 x 4,000 laid out, of the shard of 2,000 bytes its fp32 numbers read and itself written
+    assert copied([GATHER], CONFIG) == 8000 + 2000 * 3
+    assert copied([SUM], CONFIG) == 4000 * 6 / 4  # 1,000 numbers in fp32, read in bf16
+    inputs = message(ALL_GATHER, "tp", "inputs of layers", "forward", count=4)
+    assert copied([inputs], CONFIG) == 8000
+    assert copied([inputs], RunConfig(parallel=ParallelConfig(tp=2, async_tp=True))) == 0
+    assert copied([message(ALL_REDUCE, "tp", "gradients of norms", "update")], CONFIG) == 0
+
+
+def test_a_graph_waits_for_no_launch_and_enough_work_hides_them() -> None:
+    assert host.kernels(4, 1, 0.0) == 270
+    assert host.kernels(4, 2, 1.0) == 70 + 2 * (200 + 14)
+    assert host.waited(CONFIG, 1, 270, 1e-3) == 0.0
+    single = RunConfig(compile=CompileConfig(step_graph=False))
+    assert host.waited(single, 1, 270, 5e-3) == pytest.approx(16.40e-3 - 5e-3)
+    assert host.waited(single, 1, 270, 20e-3) == 0.0
+    assert host.waited(CONFIG, 2, 270, 1e-3) == pytest.approx(15.40e-3)  # two ranks have no graph
+    assert not host.graphed(RunConfig(memory=MemoryConfig(checkpointing="budget")), 1)
+    each = RunConfig(compile=CompileConfig(cuda_graphs=True))
+    assert (host.launches(each, 270, 4, 2), host.launches(CONFIG, 270, 4, 2)) == (86, 270)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb1p", "zbv"])
+def test_a_pipelines_step_is_that_of_the_simulation(schedule: str) -> None:
+    layout = ParallelConfig(pp=2, pp_schedule=schedule)
+    stages = 2 if schedule in ("gpipe", "1f1b") else 4
+    forward = tuple(1.0 + 0.1 * stage for stage in range(stages))
+    backward = tuple(2.0 * time for time in forward)
+    half = tuple(time / 2 for time in backward)
+    busy = timeline.run(layout, 8, forward, backward, 0.05)
+    found = simulate(layout, 8, Times(forward, half, half, 0.05))
+    assert busy.step == found.step
+    assert max(busy.ranks) == pytest.approx((1.0 - min(found.idle)) * found.step)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb1p", "zbv"])
+def test_long_steps_by_their_closed_form_are_near_the_simulation(schedule: str) -> None:
+    layout = ParallelConfig(pp=4, pp_schedule=schedule)
+    stages = 4 if schedule in ("gpipe", "1f1b") else 8
+    forward, backward = (1.0,) * stages, (2.0,) * stages
+    count = 64
+    assert 2 * count * stages > timeline.SIMULATED
+    exact = simulate(layout, count, Times(forward, forward, forward)).step
+    assert timeline.run(layout, count, forward, backward).step == pytest.approx(exact, rel=1e-9)
+    last = (*forward[:-1], 1.2)  # the busiest rank stands for all: an upper bound, near by
+    uneven = simulate(layout, count, Times(last, forward, forward)).step
+    assert uneven <= timeline.run(layout, count, last, backward).step * (1 + 1e-9) <= 1.02 * uneven

@@ -1,0 +1,120 @@
+"""What a device of a cluster profile reaches within a training step: products by format and shape, memory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from train.spec.communication.cluster import ClusterProfile, Compute, Rate
+
+OF_DATASHEET = {"matmul": 694 / 989.5, "copy": 4.27 / 4.8}
+"""What an H200 was measured to reach of its data sheet: conf/cluster/measured/h200_x4.yaml over h200_x8_400g.yaml."""
+IN_STEP = 0.989
+"""What products and attention reach within a step of what they reach alone, as the chip's power is shared.
+
+Calibrated on one row, ours-1b of benchmarks/results/trainer_peers.json (384.1 ms).
+"""
+STREAMED = 0.9
+"""What passes over memory reach of a copy: 85 to 95 % (benchmarks/trainer_notes.md, "What stands in the way")."""
+ALIKE = 2.0
+"""A measured product speaks for those whose sides are each within this factor of its own; what is further off, not."""
+ALSO = {"fp16": "bf16"}
+"""Formats whose products are as fast as another's, for a profile that has that alone (train.spec.device_peaks)."""
+BY_DATASHEET = "dense"
+"""How rates of a data sheet begin in `compute.matmul.of`, also where a profile is measured otherwise."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A product m x k x n as it was measured, and its share of the best rate of its format."""
+
+    m: int
+    k: int
+    n: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device within a step. profile: the name of what it is from.
+
+    rates: of products by format [FLOP/s]. memory: bandwidth of passes over it [B/s]. scores: FLOP/s of bf16 products,
+    which the softmax of attention is counted in. host: from page-locked memory [B/s]. size: of its memory [bytes].
+    """
+
+    profile: str
+    rates: tuple[tuple[str, float], ...]
+    products: tuple[tuple[str, tuple[Measured, ...]], ...]
+    memory: float
+    host: float | None
+    size: float | None
+
+    def rate(self, format: str) -> float:
+        """Return the best rate of products [FLOP/s]; ValueError that names the key and what there is."""
+        rates = dict(self.rates)
+        found = rates.get(format) or rates.get(ALSO.get(format, ""))
+        if found is None:
+            there = ", ".join(name for name, _ in self.rates) or "none"
+            raise ValueError(
+                f"cluster profile {self.profile}: compute.matmul has no rate for {format} (it has {there}), which "
+                f"precision.name needs: add {{of: M x K x N, format: {format}, per_second: FLOP/s}}, as `python -m "
+                "study bench comm profile=FILE` measures it, or choose another precision"
+            )
+        return found
+
+    def correction(self, format: str, sides: tuple[int, int, int], expected: tuple[float, ...]) -> float:
+        """Return by how much the nearest measured product was faster than expected of it; 1: none is near.
+
+        expected: for each measured product of the format, the share of the best rate that it was expected to have.
+        """
+        near = [
+            (distance, one.share / share)
+            for one, share in zip(dict(self.products).get(format, ()), expected, strict=True)
+            if (distance := _distance(sides, (one.m, one.k, one.n))) <= ALIKE
+        ]
+        return min(near)[1] if near else 1.0
+
+
+def device_of(cluster: ClusterProfile) -> Device:
+    """Return what the profile's device reaches within a step; ValueError where it lacks a figure that is needed."""
+    return _device(cluster.name, cluster.kind, cluster.compute)
+
+
+@lru_cache(maxsize=64)
+def _device(name: str, kind: str, compute: Compute) -> Device:
+    if compute.copy is None:
+        raise ValueError(
+            f"cluster profile {name}: compute.copy is missing, the bandwidth of the device's memory [B/s]: add it, as "
+            "`python -m study bench comm profile=FILE` measures it on a GPU, or choose another profile"
+        )
+    formats = dict.fromkeys(rate.format for rate in compute.matmul)
+    best = {form: max(_reached(kind, rate) for rate in compute.matmul if rate.format == form) for form in formats}
+    return Device(
+        profile=name,
+        rates=tuple((form, IN_STEP * rate) for form, rate in best.items()),
+        products=tuple((form, _measured(kind, compute, form, best[form])) for form in formats),
+        memory=STREAMED * compute.copy * (OF_DATASHEET["copy"] if kind == "datasheet" else 1.0),
+        host=compute.host_to_device,
+        size=compute.memory,
+    )
+
+
+def _reached(kind: str, rate: Rate) -> float:
+    stated = kind == "datasheet" or rate.of.startswith(BY_DATASHEET)
+    return rate.per_second * (OF_DATASHEET["matmul"] if stated else 1.0)
+
+
+def _measured(kind: str, compute: Compute, form: str, best: float) -> tuple[Measured, ...]:
+    found = []
+    for rate in compute.matmul:
+        sides = re.match(r"(\d+) x (\d+) x (\d+)", rate.of)
+        if rate.format == form and sides:
+            m, k, n = (int(side) for side in sides.groups())
+            found.append(Measured(m, k, n, _reached(kind, rate) / best))
+    return tuple(found)
+
+
+def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Return the largest factor between two products' sides."""
+    return max(max(a / b, b / a) for a, b in zip(one, other, strict=True))

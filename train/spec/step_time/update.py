@@ -1,0 +1,91 @@
+"""How long the update takes: gradient norm, clipping, the optimizer's pass over weights, gradients and state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from train.spec.accounting.held import part_of
+from train.spec.config import ModelConfig, RunConfig
+from train.spec.counts import block_weights, head_dim, kv_heads, mlp_width
+from train.spec.mesh import Axes
+from train.spec.pipeline_layout import share_of
+from train.spec.shard_shapes import largest_shards
+from train.spec.step_time.device import STREAMED, Device
+from train.spec.step_time.products import seconds
+
+UPDATED = 0.955
+"""What norm, clipping and AdamW reach of a copy's bandwidth, at 1.01e9 weights: 7.84 ms for 7.49
+(benchmarks/results/kernels.txt)."""
+NORM = 4
+"""Bytes of a weight's gradient that the gradient norm reads."""
+FIXED = 12
+"""Bytes of weight and gradient that an update reads and writes: weight twice, gradient once, fp32."""
+MOMENTS = {"adamw": 2, "muon": 1, "sgd": 1}
+MUON_PASSES = 40
+"""Bytes of a weight that Muon's operations move before and after its iterations, each on its own over fp32 tensors
+(train.optim.muon): clip 8, moving the momentum 12, looking ahead 12, format 6, and 2 of the update's result."""
+ITERATION_LARGE, ITERATION_SMALL = 5, 5
+"""Reads and writes of a matrix and of its product with itself by an iteration's sums: scaled (2) and added (3)."""
+
+
+def update_time(config: RunConfig, axes: Axes, rank: int, device: Device) -> float:
+    """Return the seconds of an update on one rank of the pipeline, of a config that `check` lets pass."""
+    part = part_of(config, axes, rank)
+    each = 2 if config.precision.optimizer_state == "bf16" else 4
+    name = config.optim.name
+    hidden = 0
+    if name == "muon":
+        matrices = [weight for weight in block_weights(config.model).values() if len(weight.shape) > 1]
+        hidden = part.blocks * largest_shards(matrices, axes.fsdp if part.sharded else 1, axes.tp)
+    plain = "adamw" if name == "muon" else name
+    moments = 2 * each * MOMENTS[plain]
+    moved = (NORM + FIXED + moments) * (part.shard - hidden) + (NORM + FIXED + 2 * each + MUON_PASSES) * hidden
+    taken = moved / device.memory * STREAMED / UPDATED
+    if config.memory.offload == "optimizer":
+        assert device.host is not None
+        taken += 2 * each * MOMENTS[name] * part.shard / device.host  # fetched for the update, and sent back
+    if name == "muon":
+        ranks = axes.fsdp if part.sharded else 1
+        format = "fp32" if config.precision.name == "fp32" else "bf16"
+        taken += share_of(config, axes.pp, rank)[0] * _muon(config, device, format) / ranks
+    return taken
+
+
+def check(config: RunConfig, device: Device) -> None:
+    """Raise ValueError, naming the key, for an update that is not modelled, or of which the profile lacks a figure."""
+    if config.memory.offload == "parameters":
+        raise ValueError(
+            "memory.offload=parameters: the update runs on the CPU, whose speed no cluster profile has, so that the "
+            "step's time is not predicted; choose memory.offload=none or optimizer"
+        )
+    if config.memory.offload == "optimizer" and device.host is None:
+        raise ValueError(
+            f"cluster profile {device.profile}: compute.host_to_device is missing, which memory.offload=optimizer "
+            "needs: add it [B/s], as `python -m study bench comm profile=FILE` measures it, or set memory.offload=none"
+        )
+
+
+def _muon(config: RunConfig, device: Device, format: str) -> float:
+    """Return the seconds of one block's Newton-Schulz iterations."""
+    return config.optim.muon_iterations * sum(
+        count * _iteration(device, format, *sorted(sides)) for count, sides in _matrices(config.model)
+    )
+
+
+def _matrices(model: ModelConfig) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield how many matrices of which sides a block has for Muon: queries, keys and values each are one."""
+    width, keys = model.width, kv_heads(model) * head_dim(model)
+    yield from ((2, (width, width)), (2, (keys, width)), (3, (mlp_width(model), width)))
+
+
+@lru_cache(maxsize=1024)
+def _iteration(device: Device, format: str, short: int, long: int) -> float:
+    """Return the seconds of one iteration: x x', its square, and their product with x, with the sums between them."""
+    size = 4 if format == "fp32" else 2
+    large, small = size * short * long, size * short * short
+    first = seconds(device, format, (short, long, short), 2.0 * large + small)[0]
+    square = seconds(device, format, (short, short, short), 3.0 * small)[0]
+    last = seconds(device, format, (short, short, long), small + 2.0 * large)[0]
+    sums = ITERATION_LARGE * large + ITERATION_SMALL * small
+    return first + square + last + sums / device.memory
