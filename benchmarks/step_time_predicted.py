@@ -3,7 +3,8 @@
     python -m benchmarks.step_time_predicted [--measured FILE ...] [--write benchmarks/results]
 
 Measured are rows of the results beside this file, and what FILE adds: a JSON list of {"row": as in
-benchmarks.memory_predicted.names(), "gpus": n, "step_ms": x, ...}. Three rows have calibrated a constant each; no other
+benchmarks.memory_predicted.names(), "gpus": n, "step_ms": x, ...}, or an object that has it as "rows", as
+memory_predicted.json. Three rows have calibrated a constant each; no other
 was used for any. Rows without a measurement are predicted. This needs no GPU.
 """
 
@@ -107,7 +108,8 @@ def _four(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 def read_measured(path: Path) -> dict[str, tuple[float, str]]:
     """Return the milliseconds of rows in a JSON list; ValueError for what is none, or names a row that there is not."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        rows = document["rows"] if isinstance(document, dict) else document
         found = {str(row["row"]): (float(row["step_ms"]), path.name) for row in rows if row.get("step_ms") is not None}
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f'{path}: it has to be a JSON list of {{"row": …, "step_ms": …}}: {error!r}') from None

@@ -52,6 +52,8 @@ def test_further_measurements_come_from_a_file(tmp_path: Path, capsys: pytest.Ca
         {"row": "ours-1b+parallel.micro_batch_sequences=1", "gpus": 1, "step_ms": None},
     ]))  # fmt: skip
     assert read_measured(path) == {name: (150.0, "h200.json")}
+    path.write_text(json.dumps({"about": "", "rows": json.loads(path.read_text())}))
+    assert read_measured(path) == {name: (150.0, "h200.json")}
     main(["--measured", str(path), "--write", str(tmp_path)])
     text = (tmp_path / "step_time_predicted.md").read_text()
     assert capsys.readouterr().out == text

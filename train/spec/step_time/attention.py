@@ -1,10 +1,13 @@
-"""How long causal attention takes in one block: scores, their softmax, and passes over queries, keys and values."""
+"""How long causal attention takes in one block: scores, their softmax, and passes over queries, keys and values.
+
+Documents' masks, soft caps and ALiBi, which torch's FlexAttention does, were not measured: they count as plain ones.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.spec.step_time.device import Device
+from train.spec.step_time.device import ALIKE, IN_STEP, Device, distance
 
 CHANNEL = 0.612
 """Cost of a channel of a score, over that of the FLOPs in both passes at the rate of products."""
@@ -44,11 +47,27 @@ class Attention:
         return self.sequences * self.heads * self.queries * min(float(self.keys), seen + TILE / 2)
 
     def seconds(self, device: Device, phase: str) -> float:
-        """Return how long its forward or backward pass takes."""
+        """Return how long its forward or backward pass takes; as measured, where the profile has a shape near it."""
+        return self._correction(device) * self._expected(device, phase)
+
+    def _expected(self, device: Device, phase: str) -> float:
         products = PRODUCTS[phase]
         every = sum(PRODUCTS.values())
         each = CHANNEL * 2 * every * self.channels / device.rate(self.format) + SOFTMAX / device.rate("bf16")
         return products / every * self.scores * each + self._moved(phase) / device.memory
+
+    def _correction(self, device: Device) -> float:
+        """Return how many times as long the nearest measured attention took as is expected of it in a step."""
+        here = (self.keys, self.channels)
+        near = [
+            (apart, one) for one in device.attention if (apart := distance(here, (one.length, one.channels))) <= ALIKE
+        ]
+        if not near or self.size != 2 or self.window < self.keys:
+            return 1.0
+        one = min(near, key=lambda found: found[0])[1]
+        heads, length = one.heads, one.length
+        same = Attention(one.sequences, heads, heads, one.channels, length, length, length, 2, self.format)
+        return one.seconds / IN_STEP / sum(same._expected(device, phase) for phase in PRODUCTS)
 
     def _moved(self, phase: str) -> float:
         """Return the bytes of its passes: in the backward pass also an fp32 sum, cleared, added to and read."""

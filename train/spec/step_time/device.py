@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,11 +37,22 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class MeasuredAttention:
+    """Causal attention as it was measured alone: its shape, seconds of both passes."""
+
+    sequences: int
+    heads: int
+    length: int
+    channels: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Device:
     """A device within a step. profile: the name of what it is from.
 
-    rates: of products by format [FLOP/s]. memory: bandwidth of passes over it [B/s]. scores: FLOP/s of bf16 products,
-    which the softmax of attention is counted in. host: from page-locked memory [B/s]. size: of its memory [bytes].
+    rates: of products by format [FLOP/s]. products, attention: shapes that were measured. memory: bandwidth of passes
+    over it [B/s]. host: from page-locked memory [B/s]. size: of its memory [bytes].
     """
 
     profile: str
@@ -49,6 +61,7 @@ class Device:
     memory: float
     host: float | None
     size: float | None
+    attention: tuple[MeasuredAttention, ...] = ()
 
     def rate(self, format: str) -> float:
         """Return the best rate of products [FLOP/s]; ValueError that names the key and what there is."""
@@ -69,9 +82,9 @@ class Device:
         expected: for each measured product of the format, the share of the best rate that it was expected to have.
         """
         near = [
-            (distance, one.share / share)
+            (apart, one.share / share)
             for one, share in zip(dict(self.products).get(format, ()), expected, strict=True)
-            if (distance := _distance(sides, (one.m, one.k, one.n))) <= ALIKE
+            if (apart := distance(sides, (one.m, one.k, one.n))) <= ALIKE
         ]
         return min(near)[1] if near else 1.0
 
@@ -97,6 +110,7 @@ def _device(name: str, kind: str, compute: Compute) -> Device:
         memory=STREAMED * compute.copy * (OF_DATASHEET["copy"] if kind == "datasheet" else 1.0),
         host=compute.host_to_device,
         size=compute.memory,
+        attention=tuple(_attention(compute)),
     )
 
 
@@ -115,6 +129,16 @@ def _measured(kind: str, compute: Compute, form: str, best: float) -> tuple[Meas
     return tuple(found)
 
 
-def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """Return the largest factor between two products' sides."""
+def _attention(compute: Compute) -> Iterator[MeasuredAttention]:
+    """Yield attention that was measured in bf16: 7 products of half a square (train.measure.device)."""
+    for rate in compute.attention:
+        shape = re.match(r"(\d+) x (\d+) x (\d+) x (\d+), causal, forward and backward", rate.of)
+        if rate.format == "bf16" and shape:
+            sequences, heads, length, channels = (int(side) for side in shape.groups())
+            counted = 7.0 * sequences * heads * length**2 * channels
+            yield MeasuredAttention(sequences, heads, length, channels, counted / rate.per_second)
+
+
+def distance(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Return the largest factor between two shapes' sides."""
     return max(max(a / b, b / a) for a, b in zip(one, other, strict=True))

@@ -158,7 +158,7 @@ def test_four_h200s_are_as_they_were_seen() -> None:
         assert Timed(collective, 4, gib, found).bus_bandwidth == pytest.approx(bus, rel=0.01)
     assert profile.seconds(Message(ALL_REDUCE, "tp", 4, 4096, 1, "", ""), 1) == pytest.approx(21e-6, rel=0.01)
     assert profile.compute.matmul_rate("bf16") == 694e12
-    with pytest.raises(ValueError, match="no rate for fp16: it has bf16, fp8"):
+    with pytest.raises(ValueError, match="no rate for fp16: it has bf16, fp32, fp8"):
         profile.compute.matmul_rate("fp16")
 
 

@@ -22,14 +22,14 @@ from train.spec.mesh import Axes
 from train.spec.step_time import device as devices
 from train.spec.step_time.attention import Attention
 from train.spec.step_time.block import BlockShape, block_time, shape_of
-from train.spec.step_time.device import IN_STEP, device_of
+from train.spec.step_time.device import IN_STEP, Device, device_of
 from train.spec.step_time.ends import HeadShape, embedding_time, head_time
 from train.spec.step_time.products import busy, product, seconds
 from train.spec.step_time.update import update_time
 
 PLAIN = ClusterProfile(
-    "plain", "", "", "", "", (Level("all", 0.0, 1e9),),
-    kind="measured", compute=Compute((Rate("8192 x 8192 x 8192", "bf16", 1e12),), copy=1e9),
+    name="plain", source="", machine="", versions="", date="", kind="measured", levels=(Level("all", 0.0, 1e9),),
+    compute=Compute((Rate("8192 x 8192 x 8192", "bf16", 1e12),), copy=1e9),
 )  # fmt: skip
 DEVICE = device_of(PLAIN)
 MODEL = ModelConfig(width=256, layers=2, head_dim=64, mlp_width=704, qk_norm=False)
@@ -107,6 +107,22 @@ def test_attention_is_as_it_was_measured_alone() -> None:
     ):
         found = sum(shape.seconds(device, phase) for phase in ("forward", "backward"))
         assert found * 1e3 == pytest.approx(milliseconds, rel=0.05)
+
+
+def test_attention_that_the_profile_has_is_as_it_was_measured_there() -> None:
+    counted = 7 * 2 * 8 * 2048**2 * 64
+    rate = Rate("2 x 8 x 2048 x 64, causal, forward and backward", "bf16", 1e11)
+    forward = Rate("2 x 8 x 2048 x 64, causal, forward", "bf16", 9e11)
+    device = device_of(replace(PLAIN, compute=replace(PLAIN.compute, copy=1e30, attention=(forward, rate))))
+    shape = Attention(2, 8, 8, 64, 2048, 2048, 2048, 2, "bf16")
+    assert both(shape, device) == pytest.approx(counted / 1e11 / IN_STEP, rel=1e-6)
+    assert both(replace(shape, sequences=4, heads=4), device) == pytest.approx(counted / 1e11 / IN_STEP, rel=1e-6)
+    far, plain = replace(shape, queries=8192, keys=8192, window=8192), replace(DEVICE, memory=1e30)
+    assert both(far, device) == pytest.approx(both(far, plain), rel=1e-6)
+
+
+def both(shape: Attention, device: Device) -> float:
+    return sum(shape.seconds(device, phase) for phase in ("forward", "backward"))
 
 
 def shape(**changes: Any) -> BlockShape:

@@ -189,7 +189,7 @@ def test_a_budget_makes_again_what_does_not_fit() -> None:
         ({}, {"copy": None}, "cluster profile h200_x4: compute.copy is missing"),
         ({}, {"matmul": ()}, r"compute.matmul has no rate for bf16 \(it has none\), which precision.name needs"),
         ({"memory": MemoryConfig(checkpointing="budget")}, {"memory": None}, "compute.memory is missing, which memory"),
-        ({"memory": MemoryConfig(offload="optimizer")}, {}, "compute.host_to_device is missing, which memory.offload"),
+        ({"memory": MemoryConfig(offload="optimizer")}, {"host_to_device": None}, "compute.host_to_device is missing"),
         ({"memory": MemoryConfig(offload="parameters")}, {}, "memory.offload=parameters: .*choose memory.offload=none"),
     ],
 )  # fmt: skip
