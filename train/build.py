@@ -30,7 +30,6 @@ from train.precision import policy
 from train.precision.loss_scaler import LossScaler
 from train.precision.policy import formats
 from train.runtime import sdpa_backends
-from train.runtime.compile import compile_blocks
 from train.runtime.compile_cache import use_cache
 from train.runtime.console import say
 from train.runtime.distributed import World
@@ -164,8 +163,7 @@ def _filler(config: RunConfig, mesh: Mesh, parts: tuple[ModelPart, ...], device:
     limit = config.memory.budget_gib
 
     def use(chosen: list[str]) -> None:
-        wrap(blocks, chosen)
-        compile_blocks(blocks, config.compile)
+        wrap(blocks, chosen, config.compile)
 
     return Filler(blocks, device, None if limit is None else int(limit * 2**30), mesh.world.least_, use)
 

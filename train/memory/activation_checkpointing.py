@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from train.spec.config import MemoryConfig
+from train.runtime.compile import compile_blocks
+from train.spec.config import CompileConfig, MemoryConfig
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"
+NOT_COMPILED = CompileConfig()
 
 
 def modes(config: MemoryConfig, blocks: int) -> list[str]:
@@ -32,22 +34,32 @@ def modes(config: MemoryConfig, blocks: int) -> list[str]:
     return [config.checkpointing] * blocks
 
 
-def wrap(blocks: Sequence[nn.Module], chosen: Sequence[str]) -> None:
-    """Make each block keep what its mode says. Parameters keep their names: only the instance's forward is replaced.
+def wrap(blocks: Sequence[nn.Module], chosen: Sequence[str], compiled: CompileConfig = NOT_COMPILED) -> None:
+    """Make each block keep what its mode says, and compile it. Parameters keep their names: only forward is replaced.
 
-    May be called again with other modes, which replace the former (and a compiled forward, see train.runtime.compile).
+    May be called again with other modes, which replace the former. What `full` computes again is called from outside of
+    the compiled code: inside, torch 2.11 keeps what functions with a backward pass of their own put out, all of our
+    kernels, so that nearly nothing is saved. Not with compile.cuda_graphs, which has to see both passes as one graph.
     """
     for block, mode in zip(blocks, chosen, strict=True):
         block.__dict__.pop("forward", None)
-        if mode != NONE:
-            # A method of the block, not a closure over it: torch.compile then sees the same code in every block.
-            block.forward = types.MethodType(_selective if mode == SELECTIVE else _full, block)
+        # A method of the block, not a closure over it: torch.compile then sees the same code in every block.
+        if mode == SELECTIVE:
+            block.forward = types.MethodType(_selective, block)
+        elif mode == FULL and compiled.cuda_graphs:
+            block.forward = types.MethodType(_full, block)
+        compile_blocks([block], compiled)
+        if mode == FULL and not compiled.cuda_graphs:
+            block.forward = _recomputed(block.forward)
+
+
+def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    # Nothing in a block draws random numbers, so the generators need not be put back for the second forward pass.
+    return functools.partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def _full(self: nn.Module, *args: Any) -> Any:
-    # Nothing in a block draws random numbers, so the generators need not be put back for the second forward pass.
-    plain = functools.partial(type(self).forward, self)
-    return checkpoint(plain, *args, use_reentrant=False, preserve_rng_state=False)
+    return _recomputed(functools.partial(type(self).forward, self))(*args)
 
 
 def _selective(self: nn.Module, *args: Any) -> Any:

@@ -8,13 +8,12 @@ from functools import partial
 
 import torch
 
-from train.memory.activation_checkpointing import modes, wrap
+from train.memory.activation_checkpointing import NONE, modes, wrap
 from train.model.transformer import Part, Transformer
 from train.parallel.mesh import Mesh
 from train.parallel.model_part import ModelPart
 from train.precision.float8 import convert
 from train.precision.policy import formats
-from train.runtime.compile import compile_blocks
 from train.spec.config import RunConfig
 from train.spec.mesh import strategy
 
@@ -70,10 +69,10 @@ def _change_blocks(module: Transformer, config: RunConfig) -> None:
     blocks = {int(name): block for name, block in module.blocks.items()}
     if config.precision.name == "fp8":
         convert(blocks, config.model.layers, config.precision)
-    if config.memory.checkpointing != "budget":  # which is filled while the run steps, see train.build
+    every = [NONE] * config.model.layers  # a budget is filled while the run steps, see train.build
+    if config.memory.checkpointing != "budget":
         every = modes(config.memory, config.model.layers)
-        wrap(list(blocks.values()), [every[number] for number in blocks])
-    compile_blocks(list(blocks.values()), config.compile)
+    wrap(list(blocks.values()), [every[number] for number in blocks], config.compile)
 
 
 def _data_parallel(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> ModelPart:

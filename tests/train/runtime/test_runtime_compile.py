@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from train.memory.activation_checkpointing import SELECTIVE, wrap
+from train.memory.activation_checkpointing import FULL, NONE, SELECTIVE, wrap
 from train.runtime.compile import Compilation, compile_blocks
 from train.spec.config import CompileConfig
 
@@ -64,6 +64,30 @@ def test_selective_checkpointing_inside_a_compiled_block() -> None:
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(plain, gradients(model), strict=True))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+
+
+@pytest.mark.parametrize(("mode", "kept"), [(FULL, 3), (NONE, None)])
+def test_a_compiled_block_that_is_recomputed_keeps_its_input_alone(mode: str, kept: int | None) -> None:
+    """And the backward pass compiles nothing. Inside of the compiled block, torch 2.11 keeps nearly everything."""
+    torch._dynamo.reset()
+    plain, model = gradients(stack()), stack()
+    wrap(list(model), [mode] * 3, ON)
+    watch, saved = Compilation(ON), []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with watch.step():
+        gradients(model)
+    with watch.step(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        compiled = gradients(model)
+    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(plain, compiled, strict=True))
+    inputs = [tensor for tensor in saved if tensor.shape == (4, 8)]
+    if kept is not None:
+        assert len(saved) - 1 == len(inputs) - 1 == kept, "beside the blocks, what square() keeps"
+    else:
+        assert len(saved) > 2 * 3 + 1
 
 
 def test_off_means_untouched() -> None:
