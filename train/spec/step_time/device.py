@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,13 +23,15 @@ ALIKE = 2.0
 """A measured product speaks for those whose sides are each within this factor of its own; what is further off, not."""
 ALSO = {"fp16": "bf16"}
 """Formats whose products are as fast as another's, for a profile that has that alone (train.spec.device_peaks)."""
+SIDES = r"(\d+) x (\d+) x (\d+)"
+"""How a measured product names its shape in `compute.matmul.of`: m x k x n (train.measure.device)."""
 BY_DATASHEET = "dense"
 """How rates of a data sheet begin in `compute.matmul.of`, also where a profile is measured otherwise."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A product m x k x n as it was measured, and its share of the best rate of its format."""
+    """A product m x k x n as it was measured, and its share of the sustained rate of its format, at most 1."""
 
     m: int
     k: int
@@ -51,8 +54,8 @@ class MeasuredAttention:
 class Device:
     """A device within a step. profile: the name of what it is from.
 
-    rates: of products by format [FLOP/s]. products, attention: shapes that were measured. memory: bandwidth of passes
-    over it [B/s]. host: from page-locked memory [B/s]. size: of its memory [bytes].
+    rates: that products sustain, by format [FLOP/s]. products, attention: shapes that were measured. memory: bandwidth
+    of passes over it [B/s]. host: from page-locked memory [B/s]. size: of its memory [bytes].
     """
 
     profile: str
@@ -64,7 +67,7 @@ class Device:
     attention: tuple[MeasuredAttention, ...] = ()
 
     def rate(self, format: str) -> float:
-        """Return the best rate of products [FLOP/s]; ValueError that names the key and what there is."""
+        """Return the rate that products sustain [FLOP/s]; ValueError that names the key and what there is."""
         rates = dict(self.rates)
         found = rates.get(format) or rates.get(ALSO.get(format, ""))
         if found is None:
@@ -102,7 +105,7 @@ def _device(name: str, kind: str, compute: Compute) -> Device:
             "`python -m study bench comm profile=FILE` measures it on a GPU, or choose another profile"
         )
     formats = dict.fromkeys(rate.format for rate in compute.matmul)
-    best = {form: max(_reached(kind, rate) for rate in compute.matmul if rate.format == form) for form in formats}
+    best = {form: _sustained(kind, [rate for rate in compute.matmul if rate.format == form]) for form in formats}
     return Device(
         profile=name,
         rates=tuple((form, IN_STEP * rate) for form, rate in best.items()),
@@ -114,6 +117,20 @@ def _device(name: str, kind: str, compute: Compute) -> Device:
     )
 
 
+def _sustained(kind: str, rates: Sequence[Rate]) -> float:
+    """Return the rate of the largest product that was measured; of rates without a shape the best.
+
+    It takes longest, so it shows best what a chip sustains: under its power limit an H200 runs products at 1,470 to
+    1,485 of 1,980 MHz (benchmarks/results/kernels_profile.txt), which short ones are over before.
+    """
+    return max((_flops(rate), _reached(kind, rate)) for rate in rates)[1]
+
+
+def _flops(rate: Rate) -> float:
+    sides = re.match(SIDES, rate.of)
+    return 2.0 * math.prod(int(side) for side in sides.groups()) if sides else 0.0
+
+
 def _reached(kind: str, rate: Rate) -> float:
     stated = kind == "datasheet" or rate.of.startswith(BY_DATASHEET)
     return rate.per_second * (OF_DATASHEET["matmul"] if stated else 1.0)
@@ -122,10 +139,10 @@ def _reached(kind: str, rate: Rate) -> float:
 def _measured(kind: str, compute: Compute, form: str, best: float) -> tuple[Measured, ...]:
     found = []
     for rate in compute.matmul:
-        sides = re.match(r"(\d+) x (\d+) x (\d+)", rate.of)
+        sides = re.match(SIDES, rate.of)
         if rate.format == form and sides:
             m, k, n = (int(side) for side in sides.groups())
-            found.append(Measured(m, k, n, _reached(kind, rate) / best))
+            found.append(Measured(m, k, n, min(1.0, _reached(kind, rate) / best)))
     return tuple(found)
 
 

@@ -14,8 +14,9 @@ from train.spec.config import RunConfig
 
 NAMES = {"fsdp": "fsdp", "dp_replicate": "dp", "tokens": "dp", "tp": "tp", "cp": "cp", "pp": "pp", "ends": "pp"}
 """Axes of messages as `StepTime.exposed` names them; others keep their name."""
-CONTENTION = 1.19
-"""What a second of hidden messages takes of compute, as both share memory, multiprocessors and power [s].
+CONTENTION = 16.0
+"""What a byte sent beside compute takes of it, in bytes of passes over memory: both share memory, multiprocessors and
+power. By bytes rather than seconds, as a slower network takes more of these for the same bytes.
 
 Calibrated on one row, ours-1b-fsdp-x2 of benchmarks/results/trainer_peers.json (399.4 ms).
 """
@@ -23,33 +24,33 @@ FIRST, LAST = ("weights of embedding", "weights of root"), ("gradients of embedd
 """Messages beside which nothing runs (train.spec.communication.data_parallel.units)."""
 
 
-def exposed(seconds: Mapping[Message, float], config: RunConfig, forward: float, backward: float) -> dict[str, float]:
+def exposed(
+    seconds: Mapping[Message, float], config: RunConfig, room: tuple[float, float], memory: float
+) -> dict[str, float]:
     """Return the seconds that a step waits for messages, by axis. seconds: of each message, as often as it is sent.
 
-    forward, backward: seconds of compute in both passes. What a pipeline sends between its stages is left out.
+    room: seconds of compute in the forward and in the backward pass. memory: bandwidth of passes over it [B/s]. What a
+    pipeline sends between its stages is left out.
     """
     found: dict[str, float] = {}
-    hidden = {"forward": 0.0, "backward": 0.0}
-    by_axis: dict[str, dict[str, float]] = {}
+    beside: dict[str, dict[str, float]] = {"forward": {}, "backward": {}}
     for message, taken in seconds.items():
         if message.collective == SEND:
             continue
-        axis = NAMES.get(message.axis, message.axis)
-        bare = taken
+        axis, waited = NAMES.get(message.axis, message.axis), taken
         if _beside_compute(message):
-            bare = _nothing_beside(message, taken)
-            of = by_axis.setdefault(axis, dict.fromkeys(hidden, 0.0))
-            of[message.phase] += taken - bare
-            hidden[message.phase] += taken - bare
+            bare = _nothing_beside(message)
+            hidden = beside[message.phase]
+            hidden[axis] = hidden.get(axis, 0.0) + (1.0 - bare) * taken
+            waited = bare * taken + (1.0 - bare) * CONTENTION * message.sent / memory
         elif message.axis == "tp" and config.parallel.async_tp and message.of not in _ENDS:
-            bare = taken / message.ranks  # cut into as many pieces, all but one of which run beside products
-        found[axis] = found.get(axis, 0.0) + bare
-    for phase, room in (("forward", forward), ("backward", backward)):
-        over = max(0.0, hidden[phase] - room)
-        for axis, of in by_axis.items():
-            if hidden[phase]:
-                share = of[phase] / hidden[phase]
-                found[axis] += share * (over + CONTENTION * (hidden[phase] - over))
+            waited = taken / message.ranks  # cut into as many pieces, all but one of which run beside products
+        found[axis] = found.get(axis, 0.0) + waited
+    for hidden, there in zip(beside.values(), room, strict=True):
+        whole = sum(hidden.values())
+        for axis, taken in hidden.items():
+            if whole > there:
+                found[axis] += (whole - there) * taken / whole
     return {axis: value for axis, value in found.items() if value > 0.0}
 
 
@@ -66,8 +67,6 @@ def _beside_compute(message: Message) -> bool:
     return NAMES.get(message.axis) in ("fsdp", "dp") and message.of.startswith(kinds)
 
 
-def _nothing_beside(message: Message, taken: float) -> float:
-    """Return the part of such a message that nothing runs beside: one gather before the first block, one last sum."""
-    if message.of in (*FIRST, *LAST, "gradients"):
-        return taken / message.count
-    return 0.0
+def _nothing_beside(message: Message) -> float:
+    """Return the share of such a message that nothing runs beside: one gather before the first block, one last sum."""
+    return 1.0 / message.count if message.of in (*FIRST, *LAST, "gradients") else 0.0

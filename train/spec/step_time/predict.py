@@ -58,7 +58,8 @@ def step_time(config: RunConfig, axes: Axes, cluster: ClusterProfile, slowest: f
     ranks = [work.rank(number) for number in range(axes.pp)]
     busiest = max(ranks, key=lambda rank: rank.seconds)
     messages = cluster.step_seconds(step_messages(config, axes, busiest.number), axes)
-    exposed = overlap.exposed(messages, config, sum(busiest.forward.values()), sum(busiest.backward.values()))
+    room = sum(busiest.forward.values()), sum(busiest.backward.values())
+    exposed = overlap.exposed(messages, config, room, device.memory)
     count = len(work.micro.sizes)
     kernels = host.kernels(busiest.blocks, count, busiest.recomputed)
     gaps = {GAPS: kernels * host.GAP[host.graphed(config, axes.size)]}

@@ -71,6 +71,15 @@ def test_measured_shapes_speak_for_those_near_them() -> None:
     assert seconds(device, "bf16", far, 0.0) == seconds(DEVICE, "bf16", far, 0.0)
 
 
+def test_the_rate_is_what_the_largest_product_sustains() -> None:
+    burst, long = Rate("4096 x 4096 x 4096", "bf16", 2e12), Rate("16384 x 4096 x 128256", "bf16", 0.9e12)
+    rates = (*PLAIN.compute.matmul, burst, long, Rate("dense", "bf16", 9e15))
+    device = device_of(replace(PLAIN, compute=replace(PLAIN.compute, matmul=rates)))
+    assert device.rate("bf16") == pytest.approx(IN_STEP * 0.9e12)
+    short, _ = seconds(device, "bf16", (4096, 4096, 4096), 0.0)
+    assert short == pytest.approx(2 * 4096**3 / (IN_STEP * 0.9e12))  # faster alone only
+
+
 def test_data_sheets_count_for_what_devices_were_seen_to_reach() -> None:
     stated = device_of(replace(PLAIN, kind="datasheet"))
     assert stated.rate("bf16") / DEVICE.rate("bf16") == pytest.approx(694 / 989.5)

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.peers.ours import config_of
+from benchmarks.peers.rows import find
 from train.spec.communication.cluster import ClusterProfile, Level, read_profile
 from train.spec.config import (
     BatchConfig,
@@ -181,6 +183,32 @@ def test_a_budget_makes_again_what_does_not_fit() -> None:
     assert modes(whole, Axes(), 0, blocks=8, sequences=2, device=device) == {"none": 8.0}
     every = replace(whole, memory=MemoryConfig(checkpointing="every", every=4))
     assert modes(every, Axes(), 0, blocks=8, sequences=2, device=device) == {"full": 2.0, "none": 6.0}
+
+
+def test_a_budget_makes_norms_again_before_products() -> None:
+    """8B, 2 sequences of 8,192 on each of 2 GPUs: without anything made again it takes more than 105 GiB."""
+    row = find("ours-8b-fsdp-x2")
+    large, axes = config_of(row, Path("nowhere"), "cuda"), Axes(dp_shard=2)
+
+    def kept(gib: float) -> dict[str, float]:
+        given = replace(large, memory=MemoryConfig(checkpointing="budget", budget_gib=gib))
+        return modes(given, axes, 0, blocks=32, sequences=2, device=device_of(FOUR))
+
+    assert kept(200.0) == {"none": 32.0}
+    most, some, least = (kept(gib) for gib in (113.0, 90.0, 10.0))
+    assert most.keys() == {"none", "selective"} and 0.0 < most["selective"] < 32.0
+    assert some.keys() == {"selective", "full"} and 0.0 < some["full"] < 32.0
+    assert least == {"selective": 0.0, "full": 32.0}
+
+
+def test_the_example_of_the_manual_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    root = MEASURED.parents[2]
+    monkeypatch.chdir(root)
+    page = (root / "docs" / "howto" / "step-time.md").read_text(encoding="utf-8")
+    exec(page.split("```python\n")[1].split("```")[0], {})
+    lines = capsys.readouterr().out.splitlines()
+    assert " tokens/s, MFU " in lines[0] and lines[0].endswith(": matmul")
+    assert [line.split()[0] for line in lines[1:3]] == ["matmul", "attention"]
 
 
 @pytest.mark.parametrize(
