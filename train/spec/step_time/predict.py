@@ -23,9 +23,9 @@ from train.spec.step_time.copies import copied
 from train.spec.step_time.device import Device, device_of
 from train.spec.step_time.ends import embedding_time, head_shape, head_time
 from train.spec.step_time.recompute import modes
-from train.spec.step_time.result import COPIES, GAPS, StepTime, added
+from train.spec.step_time.result import COPIES, GAPS, SUMS, StepTime, added
+from train.spec.step_time.update import accumulated, update_time
 from train.spec.step_time.update import check as update_check
-from train.spec.step_time.update import update_time
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def step_time(config: RunConfig, axes: Axes, cluster: ClusterProfile, slowest: f
     count = len(work.micro.sizes)
     kernels = host.kernels(busiest.blocks, count, busiest.recomputed)
     gaps = {GAPS: kernels * host.GAP[host.graphed(config, axes.size)]}
-    copies = {COPIES: copied(messages, config) / device.memory}
-    parts = added((1.0, busiest.forward), (1.0, busiest.backward), (1.0, gaps), (1.0, copies))
+    moved = {COPIES: copied(messages, config), SUMS: accumulated(config, axes, busiest.number, count)}
+    parts = added((1.0, busiest.forward), (1.0, busiest.backward), (1.0, gaps), (1.0 / device.memory, moved))
     compute = sum(parts.values())
     bubble = 0.0
     if axes.pp > 1:

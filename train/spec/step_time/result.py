@@ -8,6 +8,7 @@ from dataclasses import dataclass
 MATMUL, NARROW, ATTENTION, HEAD = "matmul", "narrow matmul", "attention", "head"
 ELEMENTWISE, LOSS, EMBEDDING, CASTS = "norms and elementwise", "loss", "embedding", "casts"
 AGAIN, AGAIN_ELEMENTWISE, COPIES, GAPS = "recomputation", "recomputed elementwise", "copies of messages", "gaps"
+SUMS = "sums over micro-batches"
 """Parts of `StepTime.parts`. narrow matmul: products that wait for memory. gaps: between kernels."""
 ARITHMETIC = frozenset((MATMUL, ATTENTION, HEAD, AGAIN))
 """Parts whose limit is arithmetic; of all others but gaps it is memory."""

@@ -22,6 +22,8 @@ NORM = 4
 FIXED = 12
 """Bytes of weight and gradient that an update reads and writes: weight twice, gradient once, fp32."""
 MOMENTS = {"adamw": 2, "muon": 1, "sgd": 1}
+ADDED = 12
+"""Bytes of a gradient that is added to another: both read, the sum written, fp32 (torch's AccumulateGrad)."""
 MUON_PASSES = 40
 """Bytes of a weight that Muon's operations move before and after its iterations, each on its own over fp32 tensors
 (train.optim.muon): clip 8, moving the momentum 12, looking ahead 12, format 6, and 2 of the update's result."""
@@ -50,6 +52,18 @@ def update_time(config: RunConfig, axes: Axes, rank: int, device: Device) -> flo
         format = "fp32" if config.precision.name == "fp32" else "bf16"
         taken += share_of(config, axes.pp, rank)[0] * _muon(config, device, format) / ranks
     return taken
+
+
+def accumulated(config: RunConfig, axes: Axes, rank: int, micro_batches: int) -> float:
+    """Return the bytes of adding gradients of every micro-batch but the first to those there are, fp32.
+
+    Where FSDP2 sums them over ranks at once they are shards; in a pipeline and with parallel.zero=1 they are whole.
+    """
+    if micro_batches == 1:
+        return 0.0
+    part = part_of(config, axes, rank)
+    whole = part.sharded and (axes.pp > 1 or config.parallel.zero == 1)
+    return ADDED * (micro_batches - 1.0) * (part.gathered if whole else part.shard)
 
 
 def check(config: RunConfig, device: Device) -> None:

@@ -14,6 +14,7 @@ from train.spec.config import (
     MemoryConfig,
     ModelConfig,
     OptimConfig,
+    ParallelConfig,
     PrecisionConfig,
     RunConfig,
 )
@@ -25,7 +26,7 @@ from train.spec.step_time.block import BlockShape, block_time, shape_of
 from train.spec.step_time.device import IN_STEP, Device, device_of
 from train.spec.step_time.ends import HeadShape, embedding_time, head_time
 from train.spec.step_time.products import busy, product, seconds
-from train.spec.step_time.update import update_time
+from train.spec.step_time.update import accumulated, update_time
 
 PLAIN = ClusterProfile(
     name="plain", source="", machine="", versions="", date="", kind="measured", levels=(Level("all", 0.0, 1e9),),
@@ -152,6 +153,8 @@ def test_passes_of_a_block_by_hand() -> None:
     matrices = 256 * 768 + 256 * 256 + 2 * 704 * 256 + 704 * 256
     casts = block_time(shape(casts=True), DEVICE)
     assert casts.forward["casts"] == casts.backward["casts"] == pytest.approx(6 * matrices / 0.9e9)
+    quick = block_time(shape(casts=True), replace(DEVICE, memory=1e30))
+    assert quick.forward["casts"] == 4 * 2.5e-6  # no kernel is shorter
 
 
 def test_what_is_made_again_is_a_forward_pass_without_its_end() -> None:
@@ -213,6 +216,15 @@ def test_an_update_reads_and_writes_what_the_optimizer_has() -> None:
     moved = replace(DEVICE, host=1e8)
     away = config(memory=MemoryConfig(offload="optimizer"))
     assert update_time(away, one, 0, moved) == pytest.approx(32 * total / (0.955 * 1e9) + 16 * total / 1e8)
+
+
+def test_further_micro_batches_add_gradients_to_those_there_are() -> None:
+    total, shared = params(MODEL, 8192).total, Axes(dp_shard=2)
+    assert accumulated(config(), Axes(), 0, 1) == 0.0
+    assert accumulated(config(), Axes(), 0, 4) == 12 * 3 * total
+    assert accumulated(config(), shared, 0, 4) == pytest.approx(12 * 3 * total / 2, rel=1e-3)  # summed at once: shards
+    whole = config(parallel=ParallelConfig(zero=1))
+    assert accumulated(whole, shared, 0, 4) == pytest.approx(12 * 3 * total, rel=1e-3)
 
 
 def test_muon_multiplies_every_matrix_of_every_block_by_itself() -> None:
