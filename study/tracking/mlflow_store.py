@@ -163,7 +163,8 @@ class MlflowStore:
         """Return what the store holds of a run: the last step of each metric, its parameters and its description."""
         found = self._call(lambda: self._client.get_run(run))
         steps = {metric.key: int(metric.step) for metric in found.data.to_proto().metrics}
-        return Held(steps, frozenset(found.data.params), found.data.tags.get(mlflow_view.NOTE, ""))
+        tags = found.data.tags
+        return Held(steps, frozenset(found.data.params), tags.get(mlflow_view.NOTE, ""), tags.get("error", ""))
 
     def log(
         self,

@@ -73,7 +73,9 @@ class Shipper:
             batch += record.values if sure else held.new(record)
             position = record.position
             self.unreadable += not record.readable
-        tags = summary.tags if summary.digest() != before.sent else {}
+        tags = dict(summary.tags) if summary.digest() != before.sent else {}
+        if tags.get("error") == "" and not before.error and (sure or not held.error()):
+            del tags["error"]
         found = totals() if tags else before.totals
         last = _values(found, before.totals, facts, position) if tags else []
         if len(chunks) > 1 or len(batch) + len(last) + len(chunks[-1]) + len(tags) > ENTITIES:
@@ -82,6 +84,7 @@ class Shipper:
             batch, chunks = [], [settings]
         state = replace(self._send(state, batch + last, position, chunks[-1], tags), params=True, totals=found)
         if tags:
+            state = replace(state, error=bool(summary.tags.get("error")))
             self._store.status(state.id, summary.status, facts.ended)
         new = not state.config and run.config.exists()
         if new and (data := corpus(point.raw, self._redact)) is not None:
@@ -169,6 +172,10 @@ class _Held:
         """Return the parameters that the store has not: those it has cannot change, and may be written otherwise."""
         held = self._look().params
         return [(name, value) for name, value in settings if name not in held]
+
+    def error(self) -> str:
+        """Return the error that the store has, empty if none."""
+        return self._look().error
 
     def _look(self) -> Held:
         if self._held is None:

@@ -20,7 +20,8 @@ class RunState:
     """One run in a store: its id there, what has been read of its spool, what has been sent besides.
 
     totals: what it is and came to (study.tracking.run_totals), as far as it was sent. ended: when, in unix
-    milliseconds, 0 before. logs: the attempt whose output was sent, and whether the outcome was.
+    milliseconds, 0 before. logs: the attempt whose output was sent, and whether the outcome was. error: whether an
+    error was sent, which a later attempt that goes well has to empty.
     """
 
     id: str
@@ -33,6 +34,7 @@ class RunState:
     totals: Mapping[str, float] = field(default_factory=dict)
     ended: int = 0
     logs: str = ""
+    error: bool = True  # as in files of earlier versions, whatever they sent
 
 
 @dataclass

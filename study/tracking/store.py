@@ -38,11 +38,12 @@ class TrackedRun(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a store holds of a run: the last step of each metric, the names of its parameters, its description."""
+    """What a store holds of a run: each metric's last step, the names of its parameters, its description and error."""
 
     steps: Mapping[str, int]
     params: frozenset[str]
     note: str = ""
+    error: str = ""
 
 
 class Store(Protocol):

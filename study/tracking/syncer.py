@@ -288,7 +288,7 @@ class Syncer:
         early = {name: value for name, value in summary.tags.items() if value and name not in ("state", "outcome")}
         name = run_name(point, self._redact)
         run = self._store.create(target.experiment, name, facts.started, {**early, **tags})
-        target.runs[point.key] = RunState(run)
+        target.runs[point.key] = RunState(run, error="error" in early)
         self._dirty = True
         return 1
 

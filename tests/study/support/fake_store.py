@@ -92,7 +92,8 @@ class FakeStore:
             found: dict[str, int] = {}
             for value in self._run(run).values:
                 found[value.name] = max(value.step, found.get(value.name, -1))
-            return Held(found, frozenset(self._run(run).params), self._run(run).tags.get(NOTE, ""))
+            tags = self._run(run).tags
+            return Held(found, frozenset(self._run(run).params), tags.get(NOTE, ""), tags.get("error", ""))
 
         return self._call(look)
 

@@ -148,9 +148,9 @@ def outcome(state: str = "completed") -> dict[str, Any]:
     }
 
 
-def complete(run: RunFolder, state: str = "completed") -> None:
+def complete(run: RunFolder, state: str = "completed", attempt: int = 1) -> None:
     run.outcome.write_text(json.dumps(outcome(state)))
-    end_attempt(run, state)
+    end_attempt(run, state, attempt)
 
 
 def as_stored(value: float) -> float:

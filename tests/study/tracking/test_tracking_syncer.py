@@ -365,6 +365,42 @@ def test_states_follow_the_files(tmp_path: Path) -> None:
     assert (parent.status, parent.tags["states"]) == ("FAILED", "1 diverged")
 
 
+def test_only_runs_that_failed_once_have_an_error(tmp_path: Path) -> None:
+    made, store = make_study(tmp_path / "s", 2), FakeStore()
+    for index in (0, 1):
+        start_run(made.run(index))
+    complete(made.run(0))
+    end_attempt(made.run(1), "failed", error="boom")
+    syncer(made, store).sync()
+
+    def errors() -> list[str | None]:
+        named = {run.tags.get("point_key"): run.tags.get("error") for run in store.runs.values()}
+        return [named[key] for key in made.keys]
+
+    assert errors() == [None, "boom"]
+    start_run(made.run(1), attempt=2)
+    complete(made.run(1), attempt=2)
+    syncer(made, store).sync()
+    assert errors() == [None, ""], "MLflow deletes no tag together with other writes"
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_error_that_was_sent_last_before_the_end_is_emptied(tmp_path: Path, lost: bool) -> None:
+    made, store = make_study(tmp_path / "s", 1), FakeStore()
+    start_run(made.run(0))
+    syncer(made, store).sync()
+    before = {path: path.read_bytes() for path in made.folder.path.rglob("*") if path.is_file()}
+    end_attempt(made.run(0), "failed", error="boom")
+    syncer(made, store).sync()
+    for path, held in before.items() if lost else ():
+        path.write_bytes(held)  # as if killed between the call and the note of it
+    start_run(made.run(0), attempt=2)
+    complete(made.run(0), attempt=2)
+    syncer(made, store).sync()
+    run = next(run for run in store.runs.values() if run.tags["role"] == "run")
+    assert run.tags["error"] == ""
+
+
 def test_a_study_lasts_from_the_first_start_to_the_last_end_of_its_runs(tmp_path: Path) -> None:
     """However late it is sent, and whatever is sent again."""
     made, store = make_study(tmp_path / "s", 2), FakeStore()
