@@ -61,7 +61,15 @@ def _rows(one: cost.Cost) -> list[tuple[str, float | None]]:
 
 
 def _line(word: str, value: float | None, one: cost.Cost) -> str:
-    said = "?" if value is None else f"{value:,.2f}" if value >= 10 else f"{value:.4g}"
+    said = (
+        "?"
+        if value is None
+        else "–"
+        if word == "asked" and not value
+        else f"{value:,.2f}"
+        if value >= 10
+        else f"{value:.4g}"
+    )
     of_used = value and one.used and word in ("lost to failures", "idle")
     share = f"  {percent(value / one.used)} of used" if value and of_used else ""
     return f"  {word:<19}{said:>12} {one.unit}{share}"

@@ -78,16 +78,24 @@ def _by_section() -> dict[str, list[Section]]:
 
 
 def options(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
-    """Return the options of each group with their one-line description, the default option first."""
+    """Return the options of each group with their one-line description, the default option first, models by size."""
     first = _defaults(folders[0] / "config.yaml")
     found: dict[str, dict[str, str]] = {}
     for folder in folders:
-        for path in sorted(folder.glob("*/*.yaml")):
+        for path in sorted(folder.glob("*/*.yaml"), key=lambda path: (_size(path), path)):
             found.setdefault(path.parent.name, {})[path.stem] = _description(path)
     ordered = sorted(found, key=lambda group: (group not in first, list(first).index(group) if group in first else 0))
     return {
         group: dict(sorted(found[group].items(), key=lambda item: item[0] != first.get(group))) for group in ordered
     }
+
+
+def _size(path: Path) -> int:
+    """Return about how many weights the blocks of a model's option have; 0 for other options."""
+    sizes = {
+        name: int(number) for name, number in re.findall(r"^(width|layers): (\d+)", path.read_text(), re.MULTILINE)
+    }
+    return sizes["width"] ** 2 * sizes["layers"] if len(sizes) == 2 else 0
 
 
 def type_name(kind: Any) -> str:
