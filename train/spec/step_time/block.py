@@ -46,7 +46,8 @@ class BlockShape:
 
     tokens: of the micro-batch, gathered over tp. width, joint (queries, keys and values), hidden: channels of the whole
     model. cut: ranks of tp. size: bytes of a number. format: of products. history: of fp8's factors. keep: the gated
-    product is kept. casts: weights and their gradients change format here, not in FSDP2's messages.
+    product is kept. casts: weights and their gradients change format here, not in FSDP2's messages. compiled: its
+    forward pass is one function, all of which runs where it is made again.
     """
 
     tokens: int
@@ -59,6 +60,7 @@ class BlockShape:
     history: bool
     keep: bool
     casts: bool
+    compiled: bool
     attention: Attention
 
     @property
@@ -112,6 +114,7 @@ def shape_of(
         history=config.precision.fp8_history > 0,
         keep=keeps_hidden(model),
         casts=not sharded and size < FULL,
+        compiled=config.compile.blocks is not False and not config.compile.cuda_graphs,
         attention=attention,
     )
 
@@ -123,9 +126,11 @@ def block_time(shape: BlockShape, device: Device) -> BlockTime:
     elementwise = {ELEMENTWISE: _forward_passes(shape) / device.memory}
     mixed = {ATTENTION: shape.attention.seconds(device, "forward")}
     last = _one_product(shape, device, *shape.products[-1])
-    again_products = added((1.0, forward), (-1.0, last), (1.0, mixed))
-    # Torch stops where the last tensor is there that the backward pass needs: the last product and sum are not made.
-    again_passes = max(0.0, elementwise[ELEMENTWISE] - _last_sum(shape) / device.memory)
+    # Torch stops where the last tensor is there that the backward pass needs: the last product and sum are not made,
+    # unless they are within compiled code.
+    again_products = added((1.0, forward), (0.0 if shape.compiled else -1.0, last), (1.0, mixed))
+    partly = elementwise[ELEMENTWISE] - _last_sum(shape) / device.memory
+    again_passes = elementwise[ELEMENTWISE] if shape.compiled else partly
     return BlockTime(
         forward=added((1.0, forward), (1.0, mixed), (1.0, elementwise), (1.0, _casts(shape, device, forward=True))),
         backward=added(
@@ -136,7 +141,7 @@ def block_time(shape: BlockShape, device: Device) -> BlockTime:
         ),
         again={
             "none": {},
-            "selective": {AGAIN_ELEMENTWISE: again_passes},
+            "selective": {AGAIN_ELEMENTWISE: partly},
             "full": {
                 AGAIN: again_products.get(MATMUL, 0.0) + again_products[ATTENTION],
                 AGAIN_ELEMENTWISE: again_passes + again_products.get(NARROW, 0.0),

@@ -136,7 +136,7 @@ def both(shape: Attention, device: Device) -> float:
 
 
 def shape(**changes: Any) -> BlockShape:
-    found = BlockShape(1000, 256, 768, 704, 1, 2, "bf16", False, True, False, attention())
+    found = BlockShape(1000, 256, 768, 704, 1, 2, "bf16", False, True, False, False, attention())
     return replace(found, **changes)
 
 
@@ -165,6 +165,9 @@ def test_what_is_made_again_is_a_forward_pass_without_its_end() -> None:
     down = sum(product(DEVICE, "bf16", (1000, 704, 256), 2, 2).values())
     forward = sum(time.forward.values())
     assert sum(full.values()) == pytest.approx(forward - down - 2 * 1000 * 3 * 256 / 0.9e9)
+    compiled = block_time(shape(compiled=True), DEVICE)  # whose code is one function
+    assert sum(compiled.again["full"].values()) == pytest.approx(forward)
+    assert compiled.again["selective"] == selective
 
 
 def test_fp8_products_are_faster_and_their_casts_are_not_free() -> None:
