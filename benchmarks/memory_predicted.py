@@ -6,7 +6,8 @@ Each row is a process group of its own that takes a few steps of random tokens t
 torch.cuda.max_memory_allocated of its fullest rank. Rows for more GPUs than there are, and all of them without one, are
 predicted and not measured, which the table says. What another process holds is not counted, so rows may run beside each
 other (`--at-once`); their step times are worth something only alone, with more `--steps`. Figures go to
-memory_predicted.json too, which benchmarks.step_time_predicted reads. `--dry` takes one tiny row through the trainer on
+memory_predicted.json too, which benchmarks.step_time_predicted reads, and which `--recorded` compares with the formulas
+of today. `--dry` takes one tiny row through the trainer on
 the CPU, to see that everything is in place.
 """
 
@@ -21,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,6 +49,7 @@ def names() -> list[str]:
         one += [name, f"{name}+{EAGER}", f"{name}+{_micro(micro)}", *_kept(name, ("full", "selective", "every"))]
     one += [f"ours-150m+precision.name=fp32+{_micro(16)}", "ours-150m+optim.name=muon", "ours-1b+precision.name=fp8"]
     halves, eight = "precision.optimizer_state=bf16", "ours-8b-x1"
+    one += [f"ours-1b+{EAGER}+memory.checkpointing=full", f"ours-150m+{EAGER}+memory.checkpointing=selective"]
     one += [f"ours-1b+{halves}", f"ours-1b+memory.checkpointing=full+{_micro(2)}"]
     one += [f"{eight}+{halves}", f"{eight}+{halves}+{_micro(1)}", f"{eight}+{halves}+{_micro(1)}+{EAGER}"]
     one += [f"{eight}+{_micro(1)}", f"{eight}+memory.offload=optimizer+{_micro(1)}"]
@@ -106,6 +109,16 @@ def compare(name: str, gpus: int, seconds: float, log: Path, steps: int = STEPS)
     return Compared(name, expected, round(done.figures["gib_allocated"] * 2**30), figures=done.figures)
 
 
+def recorded(document: Mapping[str, Any]) -> list[Compared]:
+    """Return all rows as they compare with what was measured before, by a document that `record` wrote."""
+    measured = {row["row"]: round(row["gib_allocated"] * 2**30) for row in document["rows"]}
+    return [Compared(name, predicted(find(name)), measured.get(name), _why(name, measured)) for name in names()]
+
+
+def _why(name: str, measured: Mapping[str, int]) -> str:
+    return "" if name in measured else "not measured yet"
+
+
 def batches(wanted: Sequence[str], at_once: int) -> list[list[str]]:
     """Return rows in groups that run beside each other: so many, of `FULL` bytes of predicted peaks at most."""
     found: list[list[str]] = []
@@ -131,7 +144,7 @@ def record(rows: Sequence[Compared]) -> str:
     return json.dumps({"about": about(), "rows": found}, indent=1) + "\n"
 
 
-def table(rows: Sequence[Compared], memory: int | None) -> str:
+def table(rows: Sequence[Compared], memory: int | None, measured_on: str = "") -> str:
     """Return the rows as a table, and below it the median and the worst error. memory: of a GPU [bytes]."""
     lines = ["| row | moment | predicted GiB | measured GiB | error |", "|---|---|---:|---:|---:|"]
     for row in rows:
@@ -139,7 +152,7 @@ def table(rows: Sequence[Compared], memory: int | None) -> str:
         error = row.why if row.error is None else f"{row.error:+.2%}"
         peak = row.predicted.peak
         lines.append(f"| {row.name} | {peak.name} | {peak.total / 2**30:.3f} | {measured} | {error} |")
-    return "\n".join([about(), "", *lines, "", summary(rows, memory)])
+    return "\n".join([measured_on or about(), "", *lines, "", summary(rows, memory)])
 
 
 def summary(rows: Sequence[Compared], memory: int | None) -> str:
@@ -166,8 +179,16 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="rows that run beside each other")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of a row, the first half of them warm-up")
     parser.add_argument("--write", type=Path, metavar="DIR", help="also write table and JSON there, after every row")
+    parser.add_argument("--recorded", type=Path, metavar="FILE", help="compare with its JSON instead of measuring")
     parser.add_argument("--dry", action="store_true", help="two steps of a tiny row on the CPU")
     options = parser.parse_args()
+    if options.recorded is not None:
+        document = json.loads(options.recorded.read_text(encoding="utf-8"))
+        found = table(recorded(document), None, document["about"])
+        print(found)
+        if options.write is not None:
+            (options.write / "memory_predicted.md").write_text(found + "\n", encoding="utf-8")
+        return
     end = time.monotonic() + options.all_seconds
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"

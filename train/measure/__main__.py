@@ -79,7 +79,7 @@ def about(world: World, device: torch.device, hosts: Sequence[str]) -> dict[str,
         versions.insert(1, "NCCL " + ".".join(map(str, torch.cuda.nccl.version())))  # type: ignore[no-untyped-call]
     each = torch.cuda.get_device_name(device) if cuda else processor()
     return {
-        "machine": f"{world.size} ranks on {count} host{'s' * (count > 1)}: {each}",
+        "machine": f"{world.size} rank{'s' * (world.size > 1)} on {count} host{'s' * (count > 1)}: {each}",
         "versions": ", ".join(versions),
         "ranks": world.size,
         "hosts": count,

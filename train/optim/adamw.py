@@ -117,10 +117,11 @@ class Rounded:
         every = zip(self.names, weights, grads, exp_avgs, exp_avg_sqs, steps, strict=True)
         for name, weight, grad, first, second, step in every:
             generator.manual_seed(zlib.crc32(f"{name} {self.step}".encode()))
-            moments = first.float(), second.float()
-            fused([weight], [grad], [moments[0]], [moments[1]], [step], **options)
-            copy_rounded_(first, moments[0], generator)
-            copy_rounded_(second, moments[1], generator)
+            means, squares = first.float(), second.float()
+            fused([weight], [grad], [means], [squares], [step], **options)
+            copy_rounded_(first, means, generator)
+            del means  # the rounding of the other one is the peak of the update
+            copy_rounded_(second, squares, generator)
 
 
 def settings(optim: OptimConfig) -> dict[str, Any]:

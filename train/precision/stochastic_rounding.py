@@ -19,10 +19,11 @@ def stochastic_round(x: Tensor, generator: torch.Generator | None = None) -> Ten
     16 random bits are added below bf16's last one and cut off, so that a carry comes with the right chance.
     """
     assert x.dtype is torch.float32
-    bits = x.view(torch.int32)
     noise = torch.randint(0, _DROPPED + 1, x.shape, dtype=torch.int32, device=x.device, generator=generator)
-    rounded = ((bits + noise) & ~_DROPPED).view(torch.float32)
-    return torch.where(torch.isfinite(x), rounded, x).to(torch.bfloat16)
+    rounded = noise.add_(x.view(torch.int32)).bitwise_and_(~_DROPPED).view(torch.float32)
+    # In place, and not by isfinite, which needs as much again: of the largest weights this is the peak of an update.
+    torch.where((x - x) == 0, rounded, x, out=rounded)
+    return rounded.to(torch.bfloat16)
 
 
 def copy_rounded_(target: Tensor, x: Tensor, generator: torch.Generator | None = None) -> Tensor:

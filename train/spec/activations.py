@@ -98,6 +98,17 @@ def block(config: RunConfig, device: str, checkpointing: str = "none") -> Kept:
     return Kept(normed, keys, rest)
 
 
+def kept_either_way(config: RunConfig, device: str) -> int:
+    """Return bytes of each token that a block keeps whether all or its products: they are not made again.
+
+    What enters, the product of queries, keys and values where their norms need it, attention's result, gate and up.
+    """
+    shape = _shape(config, device)
+    attention = shape.size * shape.width + _STATISTIC * shape.heads + shape.scores
+    joint = shape.size * shape.joint if shape.qk_norm else 0
+    return shape.size * shape.width + joint + attention + 2 * shape.size * shape.hidden
+
+
 def _joint(shape: Shape) -> int:
     """Return what is kept of queries, keys and values beside what attention takes."""
     if shape.reference:  # values are a view of the product; norms keep fp32 copies, in fp32 the product itself

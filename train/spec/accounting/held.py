@@ -11,7 +11,7 @@ from train.spec.config import RunConfig
 from train.spec.counts import Weight, block_weights, end_weights
 from train.spec.mesh import Axes, strategy
 from train.spec.pipeline_layout import share_of
-from train.spec.shard_shapes import largest_shards
+from train.spec.shard_shapes import largest_shard, largest_shards
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,18 @@ def moments(config: RunConfig, part: Part, ranks: int, tp: int) -> int:
     hidden = part.blocks * largest_shards(matrices.values(), ranks if part.sharded else 1, tp)
     each = 2 if config.precision.optimizer_state == "bf16" else 4
     return each * optimizers.moments(config.optim.name, hidden, part.shard)
+
+
+def rounding(config: RunConfig, part: Part, ranks: int, tp: int) -> int:
+    """Return what the update has of the largest weight while its moments are rounded to bf16, 0 where they are not.
+
+    Both moments in fp32, random bits, and what says which numbers are finite (train.precision.stochastic_rounding).
+    """
+    if config.precision.optimizer_state != "bf16":
+        return 0
+    blocks = (largest_shard(one, ranks if part.sharded else 1, tp) for one in block_weights(config.model).values())
+    largest = max(part.embedding.shard, part.head.shard, *blocks)
+    return 4 * largest * 4 + largest
 
 
 def _numbers(weights: Mapping[str, Weight], ranks: int, tp: int) -> Numbers:

@@ -52,6 +52,9 @@ def block(config: RunConfig, device: str, mode: str, sequences: int) -> Kept:
     if mode == "full":
         return found
     found = replace(found, rest=found.rest - _excess(config, device, mode, sequences))
+    if mode == "selective" and config.compile.blocks and device == "cuda":
+        # Compiled code keeps no product that nothing needs, as that which goes into the stream last.
+        found = replace(found, rest=found.rest - number_bytes(config) * config.model.width)
     if mode == "selective" or not narrows(config) or device == "cpu":
         return found
     # Inputs of the four products are kept in 8 bits, that of the second beside attention's own result.
@@ -63,6 +66,14 @@ def block_bytes(config: RunConfig, axes: Axes, device: str, mode: str, sequences
     """Return what one block keeps of a micro-batch on one rank."""
     tokens = sequences * config.data.sequence_length
     return round(tokens * block(config, device, mode, sequences).on(axes))
+
+
+def recomputed_bytes(config: RunConfig, axes: Axes, device: str, mode: str, sequences: int) -> int:
+    """Return what one block makes again in its backward pass, beside what it has kept, of a micro-batch on one rank."""
+    whole = block(config, device, "none", sequences)
+    if mode == "selective" and device == "cuda":
+        whole = replace(whole, rest=whole.rest - activations.kept_either_way(config, device))
+    return round(sequences * config.data.sequence_length * whole.on(axes))
 
 
 def _excess(config: RunConfig, device: str, mode: str, sequences: int) -> int:

@@ -243,9 +243,9 @@ class _Step:
         if part.sharded:  # this block's in the format of products; before it the last one's, on their way
             before = part.head.gathered if left == part.blocks else block.gathered
             found["gradient buffers"] = self.size * block.gathered + self._reduced * before
-        if kept.modes(self.config, part.blocks)[left - 1] != "none":
-            whole = kept.block_bytes(self.config, self.axes, self.device, "none", self.sequences)
-            found["recomputed block"] = whole
+        mode = kept.modes(self.config, part.blocks)[left - 1]
+        if mode != "none":
+            found["recomputed block"] = kept.recomputed_bytes(self.config, self.axes, self.device, mode, self.sequences)
         return found
 
     @property
@@ -271,8 +271,9 @@ class _Step:
         found = {**self._states(0, ended=True), "moments": 0 if self.offload == "parameters" else self._moments}
         found["gradients"] = 0 if self.offload == "parameters" else 4 * part.shard
         found["workspaces"] = outside.workspaces(self.config, self.axes, self.device)
+        found["update"] = held.rounding(self.config, part, self.axes.fsdp, self.axes.tp)
         if self.config.optim.name == "muon" and self.offload != "parameters":
-            found["update"] = 5 * self.size * part.block.matrices // 2  # an estimate: five times the largest matrix
+            found["update"] += 5 * self.size * part.block.matrices // 2  # an estimate: five times the largest matrix
         return Moment("update", {key: found[key] for key in COMPONENTS if found.get(key)})
 
 

@@ -139,7 +139,7 @@ def test_every_profile_is_read_and_says_where_it_is_from(path: Path, tmp_path: P
     copy.write_text(write_profile(profile))
     assert read_profile(copy) == profile
     if profile.kind == "measured":
-        assert profile.points
+        assert profile.points or not profile.levels, "one device alone sends nothing"
     for level in profile.levels:
         for one in level.fitted:
             points = [
