@@ -21,7 +21,7 @@ class Evidence:
     memory: share of kernels' time in those that memory limits. hidden: share of communication under computation.
     launches: kernels (on a CPU: operations) per step. kernel_seconds: their median. slowest: the rank that others wait
     for, and in which part of a step it takes longer, by how much [s]. sync: the longest synchronisation's call and
-    owner. longest: the communication kernel that takes most time.
+    owner. longest: the communication kernel that takes most time. replayed: share of kernels launched by a CUDA graph.
     """
 
     shares: Mapping[str, float]
@@ -35,6 +35,7 @@ class Evidence:
     sync: tuple[str, str] | None = None
     longest: str | None = None
     ranks: int = 1
+    replayed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,13 @@ def _host(evidence: Evidence) -> tuple[str, str]:
             f"between {evidence.launches:,.0f} operations of {_brief(evidence.kernel_seconds)} each (median), Python "
             "runs alone",
             "Raise parallel.micro_batch_sequences, so that each operation has more to do.",
+        )
+    if evidence.replayed >= 0.5:
+        return (
+            f"the step is a CUDA graph of {evidence.launches:,.0f} kernels of {_brief(evidence.kernel_seconds)} each "
+            "(median): between them the GPU has nothing to do",
+            "Raise batch.tokens or parallel.micro_batch_sequences, or train several points on the GPU at once "
+            "(cluster.pack=4): nothing else is left to gain on so small a model.",
         )
     return (
         f"the host launches {evidence.launches:,.0f} kernels a step, slower than the GPU runs them: "

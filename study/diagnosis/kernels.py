@@ -120,6 +120,17 @@ def launches(trace: Trace, window: Window) -> tuple[float, float]:
     return len(took) / window.steps, float(np.median(took)) / 1e6 if len(took) else 0.0
 
 
+def replayed(trace: Trace, window: Window) -> float:
+    """Return the share of a step's kernels that were launched as part of a CUDA graph."""
+    calls = trace.calls
+    names = [place for place, name in enumerate(trace.names) if "GraphLaunch" in name]
+    there = clipped(trace.kernels, window) > 0
+    if not there.any():
+        return 0.0
+    graphs = calls.correlation[trace.named(calls, names)]
+    return float(np.isin(trace.kernels.correlation[there], graphs[graphs != NO_KEY]).mean())
+
+
 def _own_time(operations: Spans, window: Window) -> Floats:
     """Return each operation's time [µs] in the window less that of the operations that it calls."""
     own = clipped(operations, window)

@@ -93,6 +93,7 @@ def diagnose(traces: Sequence[Trace], top: int = 10) -> Diagnosis:
     evidence = Evidence(
         shares, first.on_gpu, bound, hidden, launched, median, waits.slowest, _slow_part(ranks, waits.slowest),
         (waited[0].call, waited[0].owner) if waited else None, messages[0] if messages else None, len(traces),
+        kernels.replayed(first, window),
     )  # fmt: skip
     found = findings(evidence)
     device = first.devices[0] if first.on_gpu and first.devices else "GPU" if first.on_gpu else "CPU"

@@ -116,3 +116,13 @@ def test_the_peak_of_memory_has_owners(tmp_path: Path) -> None:
     assert memory.peak_bytes == 2000
     assert memory.owners == [("allocated before the recording", 1000), ("forward / aten::mm", 900), ("elsewhere", 100)]
     assert [size for _, size in memory.timeline] == [1100, 2000, 1100, 1600]
+
+
+def test_a_recorded_step_graph_of_a_small_model_is_not_told_to_become_one() -> None:
+    """Two steps of 128 x 3 on an H200, torch 2.11: the host launches one graph, the GPU waits between its kernels."""
+    found = diagnose(read_traces([Path(__file__).parent / "data" / "h200-step-graph.json.gz"]))
+    assert found.device == "NVIDIA H200"
+    assert found.limit.cause == "host"
+    assert found.limit.share == pytest.approx(0.49, abs=0.02)
+    assert "a CUDA graph of 246 kernels" in found.limit.why
+    assert "cluster.pack" in found.limit.first and "step_graph" not in found.limit.first
