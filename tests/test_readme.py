@@ -203,6 +203,11 @@ def test_memory_is_planned(checkout: Path) -> None:
     assert "Fits: 122.26 of 141.00 GB" in run(block("plan memory +reference=405b_x512"), checkout)
 
 
+def test_layouts_are_searched(checkout: Path) -> None:
+    said = run(block("plan parallel model=8b"), checkout)
+    assert "Predicted fastest: shards 64, ZeRO-1, 4 x 4 sequences" in said
+
+
 def test_links_are_measured(checkout: Path) -> None:
     said = run(block("python -m study bench comm").strip() + " sizes=1K,64K seconds=0.02", checkout)
     assert "all_reduce" in said and "bandwidth" in said

@@ -15,6 +15,10 @@ from study.planning.reply import Reply
 
 PLANS = {
     "memory": ("study.planning.memory.plan", "what each GPU holds, by component, and whether that fits"),
+    "parallel": (
+        "study.planning.parallel.plan",
+        "which layout of so many GPUs is predicted to be fastest, and why",
+    ),
 }
 """What can be planned: the module that answers, and what it says."""
 

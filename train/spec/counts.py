@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from train.spec.config import ModelConfig
 
@@ -110,6 +111,7 @@ def end_weights(model: ModelConfig, vocab_size: int, first: bool = True, last: b
     return found
 
 
+@lru_cache(maxsize=1024)
 def params(model: ModelConfig, vocab_size: int) -> Params:
     """Return the parameter counts of a model with this vocabulary [tokens]."""
     block, ends = block_weights(model).values(), end_weights(model, vocab_size).values()

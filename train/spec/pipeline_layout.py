@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import metadata
 
 from train.spec.config import ModelConfig, ParallelConfig, RunConfig
@@ -189,8 +191,14 @@ def _check_split(config: RunConfig, sharded: bool) -> None:
 
 def can_split() -> bool:
     """Say whether the installed torch, which is not imported, can run zero-bubble schedules of this model."""
-    major, minor = metadata.version("torch").split(".")[:2]
+    major, minor = _torch(metadata.version).split(".")[:2]
     return (int(major), int(minor)) >= SPLITS_SINCE
+
+
+@cache
+def _torch(version: Callable[[str], str]) -> str:
+    """Return torch's version: looked up once, as a search of layouts asks ten thousands of times."""
+    return version("torch")
 
 
 def _head_in_layers(model: ModelConfig, vocab_size: int) -> float:

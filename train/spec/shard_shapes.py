@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from train.spec.counts import Shape, Weight
 
@@ -40,6 +41,7 @@ def stored_shape(shape: Shape, ranks: int) -> Shape:
     return rows * parts, columns // parts
 
 
+@lru_cache(maxsize=65536)
 def largest_shard(weight: Weight, ranks: int, tp: int = 1) -> int:
     """Return how many numbers of a weight the fullest of `ranks` holds; times `ranks` they are what is gathered.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.config.schema import StudyConfig
+from study.planning import own_words
 from train.spec import mesh
 from train.spec.axes import MESH_AXES
 from train.spec.config import RunConfig
@@ -58,55 +59,19 @@ class Question:
 
 def ask(words: Sequence[str], compose: Compose) -> Question:
     """Return the question that words ask; ValueError names the word, its value and what would do."""
-    own, rest = _own(words)
+    own, rest = own_words.split(words, OWN)
     roles = _roles(own.get("roles"))
     by_role, shared = _by_role(rest, roles)
-    gpus = _number("gpus", own.get("gpus"))
+    gpus = own_words.number("gpus", own.get("gpus"))
     subjects = {role: _subject(compose([*shared, *by_role.get(role, [])]), gpus) for role in (roles or ("model",))}
     sizes = {role: subject.gpus for role, subject in subjects.items()}
     if len(set(sizes.values())) > 1:
         told = ", ".join(f"{role} {size}" for role, size in sizes.items())
         raise ValueError(f"roles that share GPUs are on different numbers of them ({told}): give gpus=N for all")
-    rollouts = _number("rollouts", own.get("rollouts"))
+    rollouts = own_words.number("rollouts", own.get("rollouts"))
     if rollouts is not None and not roles:
         raise ValueError(f"rollouts={rollouts} belongs to roles: add roles=rlhf, or leave it out")
-    out = Path(own["out"]) if "out" in own else None
-    if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"out={out} is a file: give the {OWN['out']}")
-    return Question(subjects, out, rollouts)
-
-
-def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    own: dict[str, str] = {}
-    rest = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if equals and name in OWN:
-            if not value:
-                raise ValueError(f"{name}= has no value; it says: {OWN[name]}")
-            own[name] = value
-        elif equals and "." not in name and "/" not in name and (near := _meant(name)):
-            raise ValueError(f"unknown key {name!r} in {word}: did you mean {near}={value}?")
-        else:
-            rest.append(word)
-    return own, rest
-
-
-def _meant(name: str) -> str | None:
-    """Return the own word that a misspelt one stands for, where it is nearer to that than to any group."""
-    from study.config.schema import sections
-
-    groups = [part.path for part in sections() if part.path]
-    found = difflib.get_close_matches(name.lstrip("+~"), [*OWN, *groups, "dry_run", "wait", "seed"], n=1, cutoff=0.7)
-    return found[0] if found and found[0] in OWN else None
-
-
-def _number(name: str, said: str | None) -> int | None:
-    if said is None:
-        return None
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"{name}={said} is not allowed: a whole number of at least 1")
-    return int(said)
+    return Question(subjects, own_words.folder(own, OWN), rollouts)
 
 
 def _roles(said: str | None) -> tuple[str, ...]:

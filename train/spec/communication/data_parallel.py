@@ -6,8 +6,9 @@ and summed is what train.parallel.fsdp, fsdp1 and ddp make torch do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Message
 from train.spec.communication.stages import MicroBatches, Stage, short
@@ -47,8 +48,9 @@ def data_parallel(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBatch
     elif how == "fsdp1":
         yield from _fsdp1(config, axes, micro)
     elif how == "fsdp":
-        for unit in units(config, axes, stage):
-            yield from _fsdp(config, axes, unit, micro)
+        for unit, times in Counter(units(config, axes, stage)).items():
+            for one in _fsdp(config, axes, unit, micro):
+                yield replace(one, count=times * one.count)
         yield from _fp8_scales(config, axes, stage, micro)
 
 
@@ -58,8 +60,10 @@ def units(config: RunConfig, axes: Axes, stage: Stage) -> Iterator[Unit]:
     A tied weight that is needed at both ends of the pass stays with the root.
     """
     ends = end_weights(config.model, config.data.vocab_size, stage.first, stage.last)
+    weights = block_weights(config.model)
+    kinds = {fp8: _unit("block", weights, config, axes, again=True, fp8=fp8) for fp8 in (False, True)}
     for number in stage.blocks:
-        yield _unit("block", block_weights(config.model), config, axes, again=True, fp8=_in_fp8(config, number))
+        yield kinds[_in_fp8(config, number)]
     apart = [("head", "output.weight", False)] if "output.weight" in ends else []
     if "embedding.weight" in ends and ("output.weight" in ends or not stage.last):
         apart.append(("embedding", "embedding.weight", True))

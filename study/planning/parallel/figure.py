@@ -1,0 +1,40 @@
+"""The listed layouts as a picture: a bar a layout, its predicted step by what it goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+DOTS = 150
+"""Resolution of the PNG [dots per inch]."""
+COLOURS = ("#3465a4", "#c17d11", "#c23b22", "#8f8f8f", "#4e9a06")
+WIDTH = 9.0
+"""Of the picture [inches]."""
+
+
+def draw(bars: Sequence[tuple[str, Mapping[str, float]]], title: str, out: Path) -> list[Path]:
+    """Draw named bars of parts [s], the first on top, as parallel.svg and parallel.png in `out`; return the files."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 1.4 + 0.5 * len(bars)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    places = [str(place) for place in range(1, len(bars) + 1)]
+    starts = [0.0] * len(bars)
+    for part, colour in zip(bars[0][1], COLOURS, strict=True):
+        sizes = [1e3 * parts[part] for _, parts in bars]
+        axes.barh(places, sizes, left=starts, label=part, color=colour, height=0.45)
+        starts = [start + size for start, size in zip(starts, sizes, strict=True)]
+    for place, (name, _) in enumerate(bars):
+        axes.annotate(name, (0, place - 0.27), fontsize=7, va="bottom", annotation_clip=False)
+    axes.set_ylim(len(bars) - 0.5, -0.8)
+    axes.set_xlabel("predicted time of a step [ms]")
+    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
+    figure.legend(fontsize=7, loc="outside lower center", ncols=len(COLOURS), frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    found = [out / "parallel.svg", out / "parallel.png"]
+    for path in found:
+        figure.savefig(path, format=path.suffix[1:], dpi=DOTS)
+    return found

@@ -1,0 +1,82 @@
+"""Cluster profiles by name or path, and how many ranks they join."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from study.config.compose import conf_folder
+from train.spec.communication.cluster import ClusterProfile, read_profile, stride_of
+from train.spec.communication.messages import ALL_REDUCE
+from train.spec.mesh import Axes
+
+
+def profile(said: str) -> ClusterProfile:
+    """Return the profile of that name in conf/cluster/measured, or in that file; ValueError says which there are."""
+    folder = conf_folder() / "cluster" / "measured"
+    there = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if said in there:
+        return read_profile(there[said])
+    path = Path(said)
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        return read_profile(path)
+    begins = [name for name in there if name.startswith(path.stem)]
+    near = begins or difflib.get_close_matches(path.stem, there, n=1, cutoff=0.3)
+    meant = f"did you mean cluster={near[0]}? " if near else ""
+    raise ValueError(
+        f"cluster={said} is no profile: {meant}there are {', '.join(there)}, or give the path of one "
+        "(python -m study bench comm writes one)"
+    )
+
+
+def joins(found: ClusterProfile, ranks: int) -> bool:
+    """Say whether a profile's levels join so many ranks, each domain as full as the others."""
+    try:
+        found.reaches(ranks, 1, ALL_REDUCE)
+    except ValueError:
+        return False
+    return True
+
+
+def groups_joined(found: ClusterProfile, axes: Axes) -> bool:
+    """Say whether a profile's levels join every group of ranks that a mesh's messages go through."""
+    groups = {name: getattr(axes, name) for name in ("tp", "cp", "fsdp", "dp_replicate", "pp")}
+    groups |= {"tokens": axes.data * axes.cp, "world": axes.size, "ends": 2 if axes.pp > 1 else 1}
+    try:
+        for name, ranks in groups.items():
+            if ranks > 1:
+                found.reaches(ranks, stride_of(name, axes), ALL_REDUCE)
+    except ValueError:
+        return False
+    return True
+
+
+def innermost(found: ClusterProfile) -> int:
+    """Return the ranks of the largest domain that a profile bounds: those of a host; 1 where it bounds none."""
+    return max((level.ranks for level in found.levels if level.ranks is not None), default=1)
+
+
+def check_ranks(found: ClusterProfile, gpus: int, step: int = 1) -> None:
+    """Raise ValueError, with the nearest number that works, for GPUs that a profile does not join.
+
+    step: what the number has to be a multiple of.
+    """
+    if joins(found, gpus) and gpus % step == 0:
+        return
+    near = nearest(found, gpus, step)
+    instead = f": the nearest is gpus={near}" if near else ""
+    if gpus % step:
+        raise ValueError(f"gpus={gpus} is not a multiple of the {step} ranks that the given parallel.* make{instead}")
+    try:
+        found.reaches(gpus, 1, ALL_REDUCE)
+    except ValueError as error:
+        raise ValueError(f"gpus={gpus}: {error}{instead}") from None
+
+
+def nearest(found: ClusterProfile, gpus: int, step: int = 1) -> int | None:
+    """Return the number of GPUs nearest to this one that a profile joins and `step` divides, the larger of two."""
+    for distance in range(1, max(gpus, step, innermost(found)) + 1):
+        for near in (gpus + distance, gpus - distance):
+            if near >= 1 and near % step == 0 and joins(found, near):
+                return near
+    return None

@@ -1,0 +1,132 @@
+"""What is asked of a search of layouts, from the words of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from study.config.schema import StudyConfig
+from study.planning import own_words
+from study.planning.parallel import profiles
+from train.spec.communication.cluster import ClusterProfile
+from train.spec.config import RunConfig
+from train.spec.resolve import resolve
+
+Compose = Callable[[Sequence[str]], StudyConfig]
+OWN = {
+    "cluster": "profile of the machine: a name in conf/cluster/measured, or the path of one",
+    "gpus": "how many GPUs there are; default: one full domain of the profile, such as a host",
+    "top": "how many layouts are listed; default: 10",
+    "out": "folder of parallel.md, parallel.csv, parallel.svg and parallel.png",
+}
+"""Words beside keys and groups, with what they mean."""
+TOP = 10
+SEARCHED = (
+    "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp", "parallel.tp", "parallel.pp", "parallel.zero",
+    "parallel.pp_schedule", "parallel.pp_stages", "parallel.micro_batch_sequences", "memory.checkpointing",
+    "memory.every", "compile.blocks", "precision.name",
+)  # fmt: skip
+"""The keys that are searched; one that words give a value stays at it."""
+FORMATS = ("bf16", "fp8")
+MEMORY = "cluster.gpu_memory_gb"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched: a resolved run, GPUs of so much memory [bytes] as a profile joins them, and what stays.
+
+    fixed: the keys of SEARCHED that stay as the run has them. words: those that composed the run, to repeat them.
+    """
+
+    config: RunConfig
+    gpus: int
+    profile: ClusterProfile
+    memory: int
+    fixed: frozenset[str] = frozenset()
+    top: int = TOP
+    out: Path | None = None
+    words: tuple[str, ...] = field(default=())
+
+    def stays(self, key: str) -> bool:
+        """Say whether a key is not searched."""
+        return key in self.fixed
+
+
+def ask(words: Sequence[str], compose: Compose) -> Question:
+    """Return the question that words ask; ValueError names the word, its value and what would do."""
+    own, rest = own_words.split(words, OWN)
+    if "cluster" not in own:
+        raise ValueError(f"cluster= is missing: give the {OWN['cluster']}, such as cluster=h200_x8_400g")
+    found = profiles.profile(own["cluster"])
+    gpus = own_words.number("gpus", own.get("gpus")) or profiles.innermost(found)
+    top = own_words.number("top", own.get("top")) or TOP
+    given = _given(rest)
+    study = compose(rest)
+    run = _searchable(study.run(), given)
+    fixed = _fixed(run, given)
+    profiles.check_ranks(found, gpus, _pinned(run, fixed))
+    if "precision.name" in fixed:
+        found.compute.matmul_rate(run.precision.name)
+    said = study.cluster.gpu_memory_gb if MEMORY in given else None
+    memory = round(said * 1e9) if said is not None else _memory(found)
+    return Question(resolve(run), gpus, found, memory, fixed, top, own_words.folder(own, OWN), tuple(rest))
+
+
+def _given(words: Sequence[str]) -> Mapping[str, str]:
+    """Return what words give a value, by key; ValueError for a whole layout, which is what is searched."""
+    given = {name.lstrip("+"): value for name, equals, value in (word.partition("=") for word in words) if equals}
+    if given.get("parallel", "auto") != "auto":
+        raise ValueError(
+            f"parallel={given['parallel']} names one layout, and layouts are searched here: leave it out, or fix what "
+            "has to stay (parallel.tp=2)"
+        )
+    if given.get("parallel.strategy", "auto") != "auto":
+        raise ValueError(
+            f"parallel.strategy={given['parallel.strategy']} is not searched: leave it out, as copies are held by ddp "
+            "and shards by fsdp; parallel.dp_shard=1 fixes copies"
+        )
+    return given
+
+
+def _searchable(run: RunConfig, given: Mapping[str, str]) -> RunConfig:
+    """Return the run on a GPU, with layouts open that the words leave open."""
+    run = replace(run, runtime=replace(run.runtime, device="cuda"))
+    if not {"precision", "precision.name"} & set(given):
+        run = replace(run, precision=replace(run.precision, name="bf16"))
+    defaults: dict[str, Any] = {"dp_replicate": 1, "dp_shard": None, "cp": 1, "tp": 1, "pp": 1}
+    axes = {
+        name: getattr(run.parallel, name) if f"parallel.{name}" in given else size for name, size in defaults.items()
+    }
+    if axes["dp_replicate"] is None and axes["dp_shard"] is None:
+        axes["dp_replicate"] = 1
+    return replace(run, parallel=replace(run.parallel, strategy="auto", **axes))
+
+
+def _fixed(run: RunConfig, given: Mapping[str, str]) -> frozenset[str]:
+    named = {"precision.name" if name == "precision" else name for name in given}
+    found = set()
+    for key in SEARCHED:
+        section, _, name = key.partition(".")
+        if key in named and getattr(getattr(run, section), name) is not None:
+            found.add(key)
+    return frozenset(found)
+
+
+def _pinned(run: RunConfig, fixed: frozenset[str]) -> int:
+    """Return how many ranks the fixed axes make."""
+    product = 1
+    for name in ("dp_replicate", "dp_shard", "cp", "tp", "pp"):
+        if f"parallel.{name}" in fixed:
+            product *= getattr(run.parallel, name) or 1
+    return product
+
+
+def _memory(found: ClusterProfile) -> int:
+    if found.compute.memory is None:
+        raise ValueError(
+            f"cluster profile {found.name} does not say how much memory a GPU has: give {MEMORY}=141, say, or add "
+            "compute.memory [bytes] to the profile"
+        )
+    return round(found.compute.memory)

@@ -1,0 +1,100 @@
+"""The least memory of a candidate, found in microseconds: most that do not fit are dropped by it.
+
+It is below what train.spec.accounting.step says of the same candidate, which the tests hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from study.planning.parallel.question import Question
+from study.planning.parallel.space import Candidate, Layout
+from train.spec.accounting import held, kept, outside
+from train.spec.accounting.held import Part
+from train.spec.accounting.step import in_flight
+from train.spec.activations import Kept
+from train.spec.mesh import strategy
+from train.spec.pipeline_layout import micro_batches
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a rank of a pipeline holds whatever its micro-batch [bytes].
+
+    states: weights and moments. shard, gathered: numbers of its weights, cut and gathered.
+    """
+
+    rank: int
+    states: int
+    part: Part
+
+
+@dataclass
+class Room:
+    """Least memory of the candidates of one question."""
+
+    question: Question
+    _weights: dict[Key, tuple[Weights, ...]] = field(default_factory=dict)
+    _kept: dict[Key, Kept] = field(default_factory=dict)
+    _least: dict[int, tuple[Layout, tuple[Weights, ...], Kept, Kept]] = field(default_factory=dict)
+
+    def memory(self, candidate: Candidate) -> float:
+        """Return bytes that each GPU has to have at least: states, what waits for backward passes, what is gathered."""
+        config, axes, size = candidate.layout.config, candidate.layout.axes, candidate.sequences
+        size = min(size, candidate.layout.share)
+        count = -(-candidate.layout.share // size)
+        if axes.pp > 1:
+            count = micro_batches(config.parallel, min(count, config.parallel.pp_micro_batches or count))
+        _, ranks, first, other = self._of(candidate.layout)
+        tokens = size * self.question.config.data.sequence_length
+        most = 0.0
+        for weights in ranks:
+            part, blocks = weights.part, weights.part.blocks
+            full = blocks
+            if config.memory.checkpointing == "every":
+                full = -(-blocks // config.memory.every)
+            each = full * first.on(axes) + (blocks - full) * other.on(axes)
+            waiting = in_flight(config, count, weights.rank) if axes.pp > 1 else 1.0
+            busy = waiting * (tokens * each - blocks)  # a block's bytes are rounded
+            if part.sharded and (config.parallel.zero < 3 or axes.pp > 1):
+                busy += kept.number_bytes(config) * part.gathered
+            on_gpu = config.memory.offload != "parameters"
+            gradients = 4 * part.shard if on_gpu else 0
+            if on_gpu and (part.ddp or count > 1) and not (part.sharded and axes.pp > 1):
+                busy += gradients
+            most = max(most, weights.states + max(busy, gradients))
+        sharded = ranks[0].part.sharded
+        return most + outside.margin(int(most), sharded, "cuda") - 1 + outside.context("cuda")
+
+    def _of(self, layout: Layout) -> tuple[Layout, tuple[Weights, ...], Kept, Kept]:
+        found = self._least.get(id(layout))
+        if found is None:
+            found = self._least[id(layout)] = (layout, *self._held(layout))
+        return found
+
+    def _held(self, layout: Layout) -> tuple[tuple[Weights, ...], Kept, Kept]:
+        config, axes = layout.config, layout.axes
+        parallel, memory = config.parallel, config.memory
+        how = strategy(parallel, axes)
+        key = (axes.fsdp, axes.tp, axes.pp, parallel.pp_schedule, parallel.pp_stages, how, memory.offload)
+        ranks = self._weights.get(key)
+        if ranks is None:
+            ranks = self._weights[key] = tuple(self._rank(layout, rank) for rank in {0, axes.pp - 1})
+        modes = {"none": ("none",) * 2, "selective": ("selective",) * 2, "every": ("full", "none")}
+        first, other = (self._mode(layout, mode) for mode in modes.get(memory.checkpointing, ("full",) * 2))
+        return ranks, first, other
+
+    def _rank(self, layout: Layout, rank: int) -> Weights:
+        config, axes = layout.config, layout.axes
+        part = held.part_of(config, axes, rank)
+        offload = config.memory.offload
+        moments = held.moments(config, part, axes.fsdp, axes.tp) if offload == "none" else 0
+        return Weights(rank, moments + (4 * part.shard if offload != "parameters" else 0), part)
+
+    def _mode(self, layout: Layout, mode: str) -> Kept:
+        key = (mode, layout.config.precision.name)
+        if key not in self._kept:
+            self._kept[key] = kept.block(layout.config, "cuda", mode, 1)
+        return self._kept[key]

@@ -1,0 +1,147 @@
+"""Questions, the layouts that are looked at, and what each needs at least."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from study.planning.parallel import profiles
+from study.planning.parallel.links import fullest
+from study.planning.parallel.question import ask
+from study.planning.parallel.room import Room
+from study.planning.parallel.space import TOO_MANY, UNEVEN, Candidate, Space, meshes, space
+from tests.study.planning.parallel.questions import MODEL, config, question
+from train.spec import mesh
+from train.spec.accounting.step import sheet
+from train.spec.communication.cluster import write_profile
+from train.spec.mesh import Axes
+
+
+def test_a_question_has_a_profile_gpus_and_what_stays() -> None:
+    found = question("parallel.tp=2", "memory.checkpointing=full", "gpus=16", "top=3")
+    assert (found.gpus, found.top, found.memory, found.profile.name) == (16, 3, 141 * 10**9, "h200_x8_400g")
+    assert found.fixed == {"parallel.tp", "memory.checkpointing"}
+    assert found.config.precision.name == "bf16", "unless it is said"
+    assert found.config.model.init_std is not None, "it is resolved"
+    assert question().gpus == 8, "one host"
+    assert question("precision=fp32").fixed == {"precision.name"}
+    assert question("cluster.gpu_memory_gb=80").memory == 80 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpus=8"], "cluster= is missing: give the profile of the machine"),
+        (["cluster=h200_x8"], "cluster=h200_x8 is no profile: did you mean cluster=h200_x8_400g?"),
+        (["cluster=nowhere.yaml"], "cluster=nowhere.yaml is no profile"),
+        (["cluster=h200_x8_400g", "gpus=60"], "gpus=60: levels.nvlink.ranks=8"),
+        (["cluster=h200_x8_400g", "gpus=60"], "the nearest is gpus=64"),
+        (["cluster=h200_x4", "gpus=8", "cluster.gpu_memory_gb=141"], "they do not join 8 ranks"),
+        (["cluster=h200_x4", "gpus=8", "cluster.gpu_memory_gb=141"], "the nearest is gpus=4"),
+        (["cluster=h200_x8_400g", "gpus=64", "parallel.tp=3"], "gpus=64 is not a multiple of the 3 ranks"),
+        (["cluster=h200_x8_400g", "gpus=64", "parallel.tp=3"], "the nearest is gpus=72"),
+        (["cluster=h200_x8_400g", "gpus=0"], "gpus=0 is not allowed"),
+        (["cluster=h200_x8_400g", "gpu=8"], "did you mean gpus=8?"),
+        (["cluster=h200_x8_400g", "parallel=fsdp"], "parallel=fsdp names one layout"),
+        (["cluster=h200_x8_400g", "parallel.strategy=fsdp1"], "parallel.strategy=fsdp1 is not searched"),
+        (["cluster=h200_x8_400g", "precision=fp16"], "has no rate for fp16: it has bf16, fp32, fp8"),
+        (["cluster=h200_x8_400g", "top=none"], "top=none is not allowed"),
+    ],
+)
+def test_what_is_wrong_with_a_question_is_one_line(words: list[str], said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        ask(words, config)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_profile_may_be_a_file_without_a_memory(tmp_path: Path) -> None:
+    whole = profiles.profile("h200_x4")
+    mine = replace(whole, name="mine", compute=replace(whole.compute, memory=None))
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_profile(mine), "utf-8")
+    assert ask([f"cluster={path}", "cluster.gpu_memory_gb=141"], config).profile == mine
+    with pytest.raises(ValueError, match="does not say how much memory a GPU has: give"):
+        ask([f"cluster={path}"], config)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 6, 8, 64])
+def test_meshes_are_all_ways_to_share_gpus_out(gpus: int) -> None:
+    there = list(meshes(replace(question(), gpus=gpus)))
+    sizes = range(1, gpus + 1)
+    every = 0
+    for first in (size for size in sizes if gpus % size == 0):
+        for second in (size for size in sizes if gpus // first % size == 0):
+            for third in (size for size in sizes if gpus // first // second % size == 0):
+                rest = gpus // first // second // third
+                every += sum(rest % size == 0 for size in range(1, min(rest, MODEL.layers) + 1))
+    assert len(there) == len(set(there)) == every
+    assert all(axes.size == gpus and axes.pp <= MODEL.layers for axes in there)
+
+
+def small(found: Space, count: int, seed: int) -> list[Candidate]:
+    return random.Random(seed).sample(list(found.candidates), min(count, len(found.candidates)))
+
+
+WORDS = st.lists(
+    st.sampled_from(("parallel.tp=2", "parallel.pp=2", "parallel.cp=2", "memory.checkpointing=every", "precision=fp8"))
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(words=WORDS, gpus=st.sampled_from((8, 16, 24)), seed=st.integers(0, 99), offload=st.sampled_from(
+    ("none", "optimizer", "parameters")))  # fmt: skip
+def test_candidates_are_what_the_trainer_takes_and_need_no_less_than_their_bound(
+    words: list[str], gpus: int, seed: int, offload: str
+) -> None:
+    asked = question(f"gpus={gpus}", *dict.fromkeys(words))
+    asked = replace(asked, config=replace(asked.config, memory=replace(asked.config.memory, offload=offload)))
+    there, room = space(asked), Room(asked)
+    assert [one.number for one in there.candidates] == list(range(len(there.candidates)))
+    for one in small(there, 12, seed):
+        mesh.check(one.config, gpus)
+        assert mesh.axes(one.config.parallel, gpus) == one.axes
+        assert room.memory(one) <= sheet(one.config, one.axes).needed
+        assert one.accumulated * one.sequences >= one.layout.share
+
+
+def test_what_is_refused_is_counted_by_reason() -> None:
+    found = space(question("gpus=16"))
+    assert found.refused["parallel.tp does not divide model.kv_heads"] > 0
+    assert found.size == len(found.candidates) + sum(found.refused.values())
+    assert found.refused["parallel.pp with pp_schedule=interleaved makes N stages but the model has N layers"] > 0
+    assert len(found.refused) < 12, "kinds, without their numbers"
+    many = space(question("gpus=128"))
+    assert many.refused[TOO_MANY] > 0
+    assert all(one.axes.data <= 64 for one in many.candidates)
+
+
+def test_groups_of_ranks_are_joined_by_the_profile() -> None:
+    there = question("gpus=24", "precision=bf16", "memory.checkpointing=none", "parallel.pp=1", "parallel.cp=1")
+    found = space(there)
+    assert found.refused[UNEVEN] > 0
+    shards = {one.axes.dp_shard for one in found.candidates}
+    assert 12 not in shards and 24 in shards, "twelve neighbours are a host and a half"
+    for one in found.candidates:
+        fullest(there.profile, one.config, one.axes)
+
+
+def test_a_fixed_key_stays() -> None:
+    words = ("parallel.zero=2", "parallel.pp=2", "parallel.pp_schedule=1f1b", "parallel.micro_batch_sequences=2")
+    found = space(question(*words, "memory.checkpointing=full", "precision=bf16"))
+    assert found.candidates
+    for one in found.candidates:
+        parallel = one.config.parallel
+        assert (parallel.zero, parallel.pp, parallel.pp_schedule, one.sequences) == (2, 2, "1f1b", 2)
+        assert (one.config.memory.checkpointing, one.config.precision.name) == ("full", "bf16")
+
+
+def test_weights_that_are_not_cut_have_no_stages() -> None:
+    copies = [one for one in space(question()).candidates if one.axes == Axes(dp_replicate=8)]
+    assert {one.config.parallel.zero for one in copies} == {3}
+    assert {mesh.strategy(one.config.parallel, one.axes) for one in copies} == {"ddp"}
