@@ -133,7 +133,7 @@ class Trainer:
         self.profiler.begin(self.state.step)
         with memory_told(self.folder, self.world.rank):
             if self.state.tokens < self.until:
-                self.model.settle(self.data.loader.peek, self.optimizer.zero_grad)
+                self.model.shrink_to_fit(self.data.loader.peek, self.optimizer.zero_grad)
             try:
                 while True:
                     self._between_steps()

@@ -17,7 +17,7 @@ from study.executors.base import Executor, JobRequest, RankInfo, Runner
 from study.executors.jobs import Lookup, LookupAnswer, QueueView
 from study.process import code_snapshot, code_version
 from study.process.children import Started, job_environment, python, spawn
-from study.process.standing import Standing
+from study.process.warm_process import WarmProcess
 from study.records import ledger
 from study.storage.layout import StudyFolder
 
@@ -89,7 +89,7 @@ class Local(Executor):
 class _Slot:
     """A process that advances one key after the other, and what it has in common with those that may follow."""
 
-    standing: Standing
+    process: WarmProcess
     copy: Path | None
     code: str
 
@@ -127,17 +127,17 @@ class LocalSlots:
 
     def _in_a_slot(self, text: bytes, copy: Path | None) -> tuple[Started, _Slot]:
         """Give a key to a slot that is idle, or to a new one."""
-        code = code_version.stamp()  # a process that stays has the code as it was when it started
+        code = code_version.stamp()  # a warm process has the code as it was when it started
         while self._idle:
             slot = self._idle.pop()
-            served = slot.standing.offer(text) if (slot.copy, slot.code) == (copy, code) else None
+            served = slot.process.send_next(text) if (slot.copy, slot.code) == (copy, code) else None
             if served is not None:
                 return served, slot
             _end([slot])
         log = self._folder.jobs / LOG
         command = [*python(copy), "-m", "study.job.slot", str(self._folder.path.absolute())]
-        slot = _Slot(Standing(command, job_environment(os.environ, copy), log, log), copy, code)
-        return slot.standing.give(text), slot
+        slot = _Slot(WarmProcess(command, job_environment(os.environ, copy), log, log), copy, code)
+        return slot.process.send_first(text), slot
 
     def reap(self) -> dict[str, int]:
         """Return the keys that have ended since the last call, with the exit code of each."""
@@ -162,9 +162,9 @@ class LocalSlots:
 
 def _end(slots: Sequence[_Slot]) -> None:
     for slot in slots:
-        slot.standing.let_go()
+        slot.process.close()
     for slot in slots:
-        slot.standing.wait()
+        slot.process.wait()
 
 
 def write_batch(

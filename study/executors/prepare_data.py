@@ -21,7 +21,7 @@ from study.process.children import job_environment
 from study.records.corpus import DATA, Corpus, check, corpus_of
 from study.storage.files import has_ended
 from train.spec.config import DataConfig, RunConfig
-from train.spec.extensions import ARROW, DEFAULT, kind_of
+from train.spec.extensions import ARROW, DEFAULT, extension_of
 from train.spec.manifest import BYTES_VOCABULARY, Manifest, folder
 
 _TOLD_SECONDS = 1.0
@@ -96,7 +96,7 @@ def _may_hold_text(folder: Path, extensions: Sequence[str]) -> bool:
     """Whether a folder holds a file that is text, or so many others that to look through them takes time."""
     names = (name for _, _, files in os.walk(folder, followlinks=True) for name in files)
     looked_at = list(itertools.islice(names, LOOKED_AT))
-    return len(looked_at) == LOOKED_AT or any(kind_of(name, (*extensions, ARROW)) for name in looked_at)
+    return len(looked_at) == LOOKED_AT or any(extension_of(name, (*extensions, ARROW)) for name in looked_at)
 
 
 def in_job(cluster: ClusterConfig) -> bool:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from study.process import code_version
 from study.process.children import Signals, Started, interpreter, spawn
-from study.process.standing import Standing
+from study.process.warm_process import WarmProcess
 from study.records import ledger
 from study.storage.layout import StudyFolder
 
@@ -47,8 +47,8 @@ class Lane(Protocol):
     def start(self, slot: int) -> Started:
         """Have the point with this place in the job advanced; the one before has ended."""
 
-    def let_go(self) -> None:
-        """Have what stays end: nothing more comes."""
+    def retire(self) -> None:
+        """Let its process end: no more points come."""
 
     def close(self) -> None:
         """Wait until it has."""
@@ -69,46 +69,46 @@ class FreshLane:
         self._place.bind(process.pid)
         return process
 
-    def let_go(self) -> None:
+    def retire(self) -> None:
         """Do nothing: it ends with its point."""
 
     def close(self) -> None:
         """Do nothing: it has ended."""
 
 
-class StandingLane:
+class WarmLane:
     """A slot that takes one point after the other, and another one where that has ended or the code was edited."""
 
     def __init__(self, study: StudyFolder, batch: ledger.Batch, index: int, place: Place) -> None:
         self._study, self._batch, self._first, self._place = study, batch, index * batch.points, place
-        self._there: Standing | None = None
+        self._process: WarmProcess | None = None
         self._code = ""
 
     def start(self, slot: int) -> Started:
-        """Give it to the slot that is there, or to a new one."""
+        """Give it to the warm slot, or to a new one."""
         text = json.dumps({"name": self._batch.name, "index": self._first + slot}).encode()
-        code = code_version.stamp()  # a process that stays has the code as it was when it started
-        if self._there is not None:
-            served = self._there.offer(text) if code == self._code else None
+        code = code_version.stamp()  # a warm process has the code as it was when it started
+        if self._process is not None:
+            served = self._process.send_next(text) if code == self._code else None
             if served is not None:
                 return served
             self.close()
         command = [*interpreter(), "-m", "study.job.slot", str(self._study.path)]
-        self._there, self._code = Standing(command, self._place.environment), code
-        self._place.bind(self._there.process.pid)
-        return self._there.give(text)
+        self._process, self._code = WarmProcess(command, self._place.environment), code
+        self._place.bind(self._process.process.pid)
+        return self._process.send_first(text)
 
-    def let_go(self) -> None:
-        """Have the slot end."""
-        if self._there is not None:
-            self._there.let_go()
+    def retire(self) -> None:
+        """Let the slot end."""
+        if self._process is not None:
+            self._process.close()
 
     def close(self) -> None:
         """End the slot and wait for that."""
-        if self._there is not None:
-            self._there.let_go()
-            self._there.wait()
-            self._there = None
+        if self._process is not None:
+            self._process.close()
+            self._process.wait()
+            self._process = None
 
 
 class Queue:
@@ -154,7 +154,7 @@ class Queue:
             signals.watch(process)
         if signals.received or not self._waiting:
             for lane in self._free:
-                lane.let_go()
+                lane.retire()
 
     def _reap(self) -> None:
         for key, (process, lane) in list(self._running.items()):

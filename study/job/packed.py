@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from study.failures.kinds import INTERRUPTED, Evidence, Kind, classify
 from study.job.attempt import JOB_BEGAN
-from study.job.lanes import FreshLane, Lane, Place, Queue, StandingLane
+from study.job.lanes import FreshLane, Lane, Place, Queue, WarmLane
 from study.process.children import Signals
 from study.records import ledger
 from study.status.states import TURN_NEVER_CAME
@@ -40,7 +40,7 @@ def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Sig
     with multi_process_service(batch.resources.get("pack_gpus") == "mps") as variables:
         begin = {JOB_BEGAN: repr(began)} if batch.takes_turns else {}
         lanes: list[Lane] = [
-            (StandingLane if stays else FreshLane)(study, batch, index, place)
+            (WarmLane if stays else FreshLane)(study, batch, index, place)
             for place in places(batch, len(keys), {**os.environ, **variables, **begin}, bool(variables))
         ]
         queue = Queue(study, batch, keys, lanes)

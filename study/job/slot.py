@@ -16,8 +16,8 @@ from pathlib import Path
 from study.failures.kinds import DIVERGED
 from study.job.__main__ import NOT_WANTED, run
 from study.process.children import Signals
-from study.process.standing import BEGUN, MOST
 from study.process.trainers import Trainers, WarmTrainers
+from study.process.warm_process import BEGUN, MAX_REQUEST
 from study.records import ledger
 from study.storage.layout import StudyFolder
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         connection.set_inheritable(False)
         while (asked := _asked(connection, signals)) is not None:
             connection.send(BEGUN)
-            code = advance(StudyFolder(Path(folder).absolute()), *asked, signals, trainers)
+            code = run_point(StudyFolder(Path(folder).absolute()), *asked, signals, trainers)
             if code not in STAYS or signals.received:
                 return code
             connection.send(str(code).encode())
@@ -45,12 +45,12 @@ def _asked(connection: socket.socket, signals: Signals) -> tuple[str, int] | Non
     """Return the batch and the place in it that are wanted next; None where nothing is, or a signal has come."""
     while not signals.received:
         if select.select([connection], [], [], LOOK_SECONDS)[0]:
-            said = connection.recv(MOST)
+            said = connection.recv(MAX_REQUEST)
             return None if not said else (json.loads(said)["name"], int(json.loads(said)["index"]))
     return None
 
 
-def advance(study: StudyFolder, name: str, index: int, signals: Signals, trainers: Trainers) -> int:
+def run_point(study: StudyFolder, name: str, index: int, signals: Signals, trainers: Trainers) -> int:
     """Advance a point by its place in a batch; return the exit code."""
     state = ledger.read(study)
     batch = state.batches.get(name)

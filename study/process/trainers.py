@@ -16,7 +16,7 @@ from typing import Protocol
 
 from study.process import code_version
 from study.process.children import Started, interpreter, spawn, trainer_command
-from study.process.standing import MOST, Standing
+from study.process.warm_process import MAX_REQUEST, WarmProcess
 
 
 @dataclass(frozen=True)
@@ -69,41 +69,41 @@ class WarmTrainers:
     """At most one process, which trains one attempt after the other; where STUDY_TRAINER is set each has its own."""
 
     def __init__(self) -> None:
-        self._there: Standing | None = None
+        self._process: WarmProcess | None = None
         self._code = ""
-        self._ending: list[Standing] = []
+        self._ending: list[WarmProcess] = []
 
     def start(self, wanted: TrainerStart) -> Started:
-        """Start one, in the process that is there if that is as good as a fresh one."""
+        """Start one, in the warm process if that is as good as a fresh one."""
         request = {
             "arguments": wanted.command[-2 if wanted.until is None else -4 :],
             "environment": dict(wanted.environment),
             "folder": str(Path.cwd()),
         }
         text = json.dumps(request).encode()
-        if os.environ.get("STUDY_TRAINER") or len(text) > MOST:
+        if os.environ.get("STUDY_TRAINER") or len(text) > MAX_REQUEST:
             return FRESH.start(wanted)
-        code = code_version.stamp()  # a process that stays has the code as it was when it started
+        code = code_version.stamp()  # a warm process has the code as it was when it started
         with wanted.stdout.open("ab") as out, wanted.stderr.open("ab") as err:
             descriptors = (out.fileno(), err.fileno(), *wanted.inherit)
-            if self._there is not None:
-                served = self._there.offer(text, descriptors) if code == self._code else None
+            if self._process is not None:
+                served = self._process.send_next(text, descriptors) if code == self._code else None
                 if served is not None:
                     return served
-                self._let_go()
+                self._retire()
             command = [*interpreter(), "-m", "train.serve"]
-            self._there, self._code = Standing(command, wanted.environment, wanted.stdout, wanted.stderr), code
-            return self._there.give(text, descriptors)
+            self._process, self._code = WarmProcess(command, wanted.environment, wanted.stdout, wanted.stderr), code
+            return self._process.send_first(text, descriptors)
 
     def close(self) -> None:
         """End the process and wait for that."""
-        self._let_go()
+        self._retire()
         for one in self._ending:
             one.wait()
         self._ending.clear()
 
-    def _let_go(self) -> None:
-        if self._there is not None:
-            self._there.let_go()
-            self._ending = [one for one in (*self._ending, self._there) if one.process.poll() is None]
-            self._there = None
+    def _retire(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._ending = [one for one in (*self._ending, self._process) if one.process.poll() is None]
+            self._process = None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from train.memory.micro_batch import Notes
+from train.memory.micro_batch import SizeRecord
 from train.runtime.distributed import World
 from train.spec.config import BatchConfig, ModelConfig, PrecisionConfig, RunConfig
 from train.spec.resolve import resolve
@@ -66,5 +66,5 @@ def test_a_step_that_fits_is_one_micro_batch_and_one_that_does_not_is_cut(wide: 
     assert losses(cut) == pytest.approx(wanted, abs=3e-2)
     assert cut.model.micro < 1024
     (note,) = (tmp_path / "micro_batches").iterdir()
-    seen = Notes(note).read()
+    seen = SizeRecord(note).read()
     assert seen is not None and seen.fails is not None and seen.fails <= 1024

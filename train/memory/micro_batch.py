@@ -96,7 +96,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Notes:
+class SizeRecord:
     """What runs of one shape found, in a file."""
 
     path: Path
@@ -119,7 +119,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Watched:
-    """What a micro-batch is fitted to: a GPU's memory, notes, a rank's share of a step [sequences].
+    """What a micro-batch is fitted to: a GPU's memory, the record of its shape, a rank's share of a step [sequences].
 
     alone: there are no other ranks. apart: ranks tell each other nothing within a micro-batch that is not a step's
     last. states: what weights, gradients and moments take in the end [bytes]. compiled: blocks are, so that another
@@ -127,7 +127,7 @@ class Watched:
     """
 
     memory: Memory
-    notes: Notes
+    record: SizeRecord
     share: int
     alone: bool = True
     apart: bool = False
@@ -149,8 +149,8 @@ class MicroBatch:
         """Return what `attempt` returns: forward and backward passes of a step, in micro-batches of `size`.
 
         Where memory runs out, gradients are begun `anew` and it is called again with smaller ones. Not where ranks wait
-        for each other in the middle of it (but see `settle`): their next job begins smaller. torch.OutOfMemoryError
-        where nothing helps.
+        for each other in the middle of it (but see `shrink_to_fit`): their next job begins smaller.
+        torch.OutOfMemoryError where nothing helps.
         """
         context: AbstractContextManager[Any] = nullcontext()
         while True:
@@ -166,7 +166,7 @@ class MicroBatch:
             self._watched.memory.release()
             context = torch.compiler.set_stance("default") if self._watched.compiled else nullcontext()
 
-    def settle(
+    def shrink_to_fit(
         self,
         trial: Callable[[], object],
         forget: Callable[[], object],
@@ -192,7 +192,7 @@ class MicroBatch:
             if not any_rank([error is not None])[0]:
                 return
             if error is not None:
-                watched.notes.write(decide.failed(watched.notes.read(), self.size, watched.memory.room()))
+                watched.record.write(decide.failed(watched.record.read(), self.size, watched.memory.room()))
             size = decide.smaller(watched.share, self.size)
             if size is None:
                 raise torch.OutOfMemoryError(error or "the GPU of another rank is out of memory with one sequence")
@@ -207,7 +207,7 @@ class MicroBatch:
         if watched is None or self._steps != MEASURED_STEP or self.size >= watched.share:
             return
         each = watched.memory.peak() // self.size
-        watched.notes.write(decide.ran(watched.notes.read(), self.size, each))
+        watched.record.write(decide.ran(watched.record.read(), self.size, each))
 
     def _shrinks(self, error: torch.OutOfMemoryError) -> bool:
         """Remember that `size` was too large; go to a smaller one, if there is one and the pass can be done again."""
@@ -215,7 +215,7 @@ class MicroBatch:
         if watched is None or watched.memory.recording():
             return False
         next_size = decide.smaller(watched.share, self.size)
-        watched.notes.write(decide.failed(watched.notes.read(), self.size, watched.memory.room()))
+        watched.record.write(decide.failed(watched.record.read(), self.size, watched.memory.room()))
         if next_size is None or not watched.alone or watched.replayed:
             if next_size is not None:
                 error.add_note(f"micro-batches of {self.size} sequences do not fit: the next job takes smaller ones")
@@ -240,9 +240,9 @@ def micro_batch_of(config: RunConfig, axes: Axes, share: int, device: torch.devi
     if device.type != "cuda" or axes.pp > 1:
         return MicroBatch(even(share, micro_batch_sequences(config, axes, device.type)))
     memory = Gpu(device)
-    notes = Notes(folder(os.environ) / f"{key_of(config, axes, memory.name)}.json")
+    record = SizeRecord(folder(os.environ) / f"{key_of(config, axes, memory.name)}.json")
     watched = Watched(
-        memory, notes, share,
+        memory, record, share,
         alone=axes.size == 1,
         # A trial's gradients are of another size than a step's, which a history of fp8 would take for one.
         apart=strategy(config.parallel, axes) == "ddp" and not config.precision.fp8_history,
@@ -259,7 +259,7 @@ def chosen(config: RunConfig, axes: Axes, watched: Watched, agree: Agree) -> int
     """
     if config.memory.checkpointing == "budget":  # which keeps less only where a micro-batch has no room without
         config = replace(config, memory=replace(config.memory, checkpointing="none"))
-    room, seen = watched.memory.room(), watched.notes.read()
+    room, seen = watched.memory.room(), watched.record.read()
     if config.runtime.deterministic:
         room, seen = watched.memory.total, None
     mine = decide.most(watched.share, decide.need(config, axes), room, seen)
@@ -273,6 +273,6 @@ def key_of(config: RunConfig, axes: Axes, gpu: str) -> str:
 
 
 def folder(environment: Mapping[str, str]) -> Path:
-    """Return where notes lie: with the compiled code (`compile.cache`), or where torch keeps it by default."""
+    """Return where records lie: with the compiled code (`compile.cache`), or where torch keeps it by default."""
     place = environment.get("TORCHINDUCTOR_CACHE_DIR")
     return Path(place or Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}") / "micro_batches"

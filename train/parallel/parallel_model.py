@@ -101,9 +101,9 @@ class ParallelModel:
         part.finish()
         return total
 
-    def settle(self, batch: Callable[[], Batch], forget: Callable[[], object]) -> None:
-        """Try whether a micro-batch of a batch fits all ranks, where that is wanted (see `MicroBatch.settle`)."""
-        self.micro_batch.settle(lambda: self.trial(batch()), forget, self.mesh.world.any)
+    def shrink_to_fit(self, batch: Callable[[], Batch], forget: Callable[[], object]) -> None:
+        """Try whether a micro-batch fits on all ranks, where that is wanted (see `MicroBatch.shrink_to_fit`)."""
+        self.micro_batch.shrink_to_fit(lambda: self.trial(batch()), forget, self.mesh.world.any)
 
     def trial(self, batch: Batch) -> None:
         """Pass a micro-batch of a batch on the CPU forward and backward, without messages to other ranks."""

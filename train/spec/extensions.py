@@ -32,7 +32,7 @@ def canonical(extensions: Iterable[str], source: str | None, key: str = "data.ex
     return () if source is None or found == set(DEFAULT) else tuple(sorted(found))
 
 
-def kind_of(name: str, extensions: Sequence[str]) -> str | None:
+def extension_of(name: str, extensions: Sequence[str]) -> str | None:
     """Return the longest of the extensions with which a file's name ends, in whatever case; None: with none."""
     lower = name.lower()
     if not lower.endswith(tuple(extensions)):

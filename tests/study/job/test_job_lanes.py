@@ -94,14 +94,14 @@ class StandIn:
         self.turns.append(Turn())
         return self.turns[-1]
 
-    def let_go(self) -> None:
+    def retire(self) -> None:
         self.said.append("let go")
 
     def close(self) -> None:
         self.said.append("closed")
 
 
-def test_a_free_lane_takes_the_next_point_and_one_that_nothing_is_left_for_is_let_go(tmp_path: Path) -> None:
+def test_a_free_lane_takes_the_next_point_and_one_that_nothing_is_left_for_is_retired(tmp_path: Path) -> None:
     study, keys = submitted(tmp_path, [1, 2, 3, 4, 5])
     ledger.append(study, "cancelled", keys=[keys[4]])
     lanes = [StandIn(), StandIn()]
@@ -150,7 +150,7 @@ def test_points_whose_turn_has_not_come_wait_again_unless_somebody_may_mean_them
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, minutes: int, again: bool
 ) -> None:
     study, keys = submitted(tmp_path, [1, 2, 3], time_minutes=minutes, signal_seconds=90, dependency="afterok:3")
-    monkeypatch.setattr(packed, "StandingLane", lambda *_: StandIn())
+    monkeypatch.setattr(packed, "WarmLane", lambda *_: StandIn())
     signals = Signals()
     signals.received.append(number)
     batch = ledger.read(study).batches["b"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from train.memory.micro_batch import MicroBatch, Notes, Watched, chosen, folder, key_of, micro_batch_of
+from train.memory.micro_batch import MicroBatch, SizeRecord, Watched, chosen, folder, key_of, micro_batch_of
 from train.runtime.distributed import World
 from train.spec.config import RunConfig
 from train.spec.footprint import micro_batch_sequences
@@ -55,7 +55,7 @@ class Stand:
 
 
 def watched(tmp_path: Path, memory: Stand | None = None, share: int = 8, **how: Any) -> Watched:
-    return Watched(memory or Stand(), Notes(tmp_path / "notes" / "shape.json"), share, **how)
+    return Watched(memory or Stand(), SizeRecord(tmp_path / "record" / "shape.json"), share, **how)
 
 
 def runs_out_above(most: int, sizes: list[int], micro: MicroBatch) -> Callable[[], str]:
@@ -78,7 +78,7 @@ def test_a_pass_that_runs_out_of_memory_is_begun_anew_with_half(
     assert sizes == [8, 4, 2]
     assert begun == [4, 2] and memory.released == 2, "gradients are forgotten, and memory is given back"
     assert "micro-batches of 8 sequences do not fit the GPU: continuing with 4" in capsys.readouterr().out
-    assert around.notes.read() == Seen(0, None, 4, memory.free), "the next run knows"
+    assert around.record.read() == Seen(0, None, 4, memory.free), "the next run knows"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_where_nothing_can_be_begun_anew_the_error_stays(
     with pytest.raises(torch.OutOfMemoryError) as caught:
         micro.fitted(runs_out_above(0, sizes, micro), lambda: None)
     assert sizes == [size]
-    known = around.notes.read()
+    known = around.record.read()
     assert (known is None) if captures else (known is not None and known.fails == size)
     noted = getattr(caught.value, "__notes__", [])
     assert any("the next job takes smaller ones" in note for note in noted) == bool(how)
@@ -117,14 +117,14 @@ def test_ranks_that_compute_apart_try_until_none_runs_out_of_memory(tmp_path: Pa
     around = watched(tmp_path, alone=False, apart=True, states=123)
     micro, sizes, forgotten = MicroBatch(8, around), list[int](), list[int]()
     ranks = Ranks(True, False)
-    micro.settle(runs_out_above(4, sizes, micro), lambda: forgotten.append(micro.size), ranks.any)
+    micro.shrink_to_fit(runs_out_above(4, sizes, micro), lambda: forgotten.append(micro.size), ranks.any)
     assert sizes == [8, 4, 2] == forgotten and micro.size == 2
     assert ranks.mine == [True, False, False]
-    known = around.notes.read()
+    known = around.record.read()
     assert known is not None and known.fails == 8, "only what failed here"
     assert isinstance(around.memory, Stand) and around.memory.log == ["filled to 123"] * 3
     micro.after_step()
-    micro.settle(runs_out_above(0, sizes, micro), lambda: None, ranks.any)
+    micro.shrink_to_fit(runs_out_above(0, sizes, micro), lambda: None, ranks.any)
     assert len(sizes) == 3, "once, before the first step"
 
 
@@ -132,15 +132,15 @@ def test_ranks_that_compute_apart_try_until_none_runs_out_of_memory(tmp_path: Pa
 def test_ranks_end_together_where_one_sequence_is_too_many(tmp_path: Path, mine: bool) -> None:
     micro = MicroBatch(1, watched(tmp_path, alone=False, apart=True))
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory" if mine else "another rank"):
-        micro.settle(runs_out_above(0 if mine else 1, [], micro), lambda: None, Ranks(not mine).any)
+        micro.shrink_to_fit(runs_out_above(0 if mine else 1, [], micro), lambda: None, Ranks(not mine).any)
 
 
 @pytest.mark.parametrize("how", [{"alone": True, "apart": False}, {"alone": False, "apart": False}])
 def test_there_is_no_trial_where_it_says_nothing_or_would_wait(tmp_path: Path, how: dict[str, Any]) -> None:
     sizes: list[int] = []
     micro = MicroBatch(8, watched(tmp_path, **how))
-    micro.settle(runs_out_above(0, sizes, micro), lambda: None, Ranks().any)
-    MicroBatch(8).settle(runs_out_above(0, sizes, micro), lambda: None, Ranks().any)
+    micro.shrink_to_fit(runs_out_above(0, sizes, micro), lambda: None, Ranks().any)
+    MicroBatch(8).shrink_to_fit(runs_out_above(0, sizes, micro), lambda: None, Ranks().any)
     assert sizes == [] and micro.size == 8
 
 
@@ -148,7 +148,7 @@ def test_a_trial_leaves_the_run_as_it_is(tmp_path: Path, tiny: RunConfig) -> Non
     plain, tried = (Trainer(tiny, tmp_path, World(), CPU) for _ in range(2))
     around = watched(tmp_path, alone=False, apart=True)
     tried.model = replace(tried.model, micro_batch=MicroBatch(8, around))
-    tried.model.micro_batch.settle(
+    tried.model.micro_batch.shrink_to_fit(
         lambda: tried.model.trial(tried.data.loader.peek()), tried.optimizer.zero_grad, Ranks(False).any
     )
     assert all(weight.grad is None for _, weight in tried.model.named_parameters())
@@ -194,22 +194,22 @@ def test_what_was_measured_counts_for_the_next_run(tmp_path: Path, tiny: RunConf
     micro = MicroBatch(chosen(tiny, Axes(), around, lambda tensor: tensor), around)
     memory.taken = 4 * needed.sequence // 3
     micro.after_step()
-    assert around.notes.read() is None, "the first step has no moments yet"
+    assert around.record.read() is None, "the first step has no moments yet"
     micro.after_step()
-    assert around.notes.read() == Seen(4, needed.sequence // 3)
+    assert around.record.read() == Seen(4, needed.sequence // 3)
     assert chosen(tiny, Axes(), around, lambda tensor: tensor) == 8, "a third of the estimate: the step is not cut"
     whole = watched(tmp_path / "whole")
     uncut = MicroBatch(8, whole)
     for _ in range(3):
         uncut.after_step()
-    assert whole.notes.read() is None, "where a step is not cut there is nothing to learn"
+    assert whole.record.read() is None, "where a step is not cut there is nothing to learn"
 
 
 def test_a_deterministic_run_has_the_same_size_whoever_else_uses_the_gpu(tmp_path: Path, tiny: RunConfig) -> None:
     needed = need(tiny, Axes())
     for_four = int((needed.fixed + 4.5 * needed.sequence) / 0.9)
     around = watched(tmp_path, Stand(free=needed.fixed, total=for_four))
-    around.notes.write(Seen(fits=1, per_sequence=1))
+    around.record.write(Seen(fits=1, per_sequence=1))
     same = replace(tiny, runtime=replace(tiny.runtime, deterministic=True))
     assert chosen(same, Axes(), around, lambda tensor: tensor) == 4
     assert chosen(tiny, Axes(), around, lambda tensor: tensor) == 1
@@ -218,14 +218,14 @@ def test_a_deterministic_run_has_the_same_size_whoever_else_uses_the_gpu(tmp_pat
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"fits": "many"}', "7"])
 def test_notes_that_cannot_be_read_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "shape.json").write_text(text)
-    assert Notes(tmp_path / "shape.json").read() is None
+    assert SizeRecord(tmp_path / "shape.json").read() is None
 
 
 def test_notes_that_cannot_be_written_end_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    notes = Notes(tmp_path / "file" / "shape.json")
-    notes.write(Seen(3))
-    assert notes.read() is None
+    record = SizeRecord(tmp_path / "file" / "shape.json")
+    record.write(Seen(3))
+    assert record.read() is None
 
 
 def test_notes_lie_with_the_compiled_code(tmp_path: Path, tiny: RunConfig) -> None:
@@ -257,4 +257,4 @@ def test_a_run_that_shrinks_is_the_one_that_began_small(tmp_path: Path, tiny: Ru
     trainer.model = replace(trainer.model, parts=(replace(part, call=call),), micro_batch=MicroBatch(4, around))
     assert losses(trainer) == wanted
     assert calls == [4, 4] + [2] * 12
-    assert json.loads(around.notes.path.read_text())["fails"] == 4
+    assert json.loads(around.record.path.read_text())["fails"] == 4

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from train.spec.config import BudgetConfig, DataConfig, RunConfig, SourceConfig
-from train.spec.extensions import DEFAULT, canonical, kind_of
+from train.spec.extensions import DEFAULT, canonical, extension_of
 from train.spec.manifest import settings_of
 from train.spec.resolve import resolve
 
@@ -46,7 +46,7 @@ def test_no_extension(given: str) -> None:
     ],
 )
 def test_the_longest_extension_counts(name: str, kind: str | None) -> None:
-    assert kind_of(name, (".c", ".zst", ".jsonl.zst")) == kind
+    assert extension_of(name, (".c", ".zst", ".jsonl.zst")) == kind
 
 
 def test_a_run_has_them_in_their_one_form_and_only_of_a_folder() -> None:

@@ -13,7 +13,7 @@ from train.data.corpus.parts import Part
 from train.data.corpus.raw import Columns, Raw, no_column
 from train.data.corpus.tables import arrow, parquet
 from train.data.corpus.walk import SourceFile
-from train.spec.extensions import ARROW, RECORDS, kind_of
+from train.spec.extensions import ARROW, RECORDS, extension_of
 
 _BLOCK = 1 << 20
 
@@ -40,7 +40,7 @@ def documents(file: SourceFile, columns: Columns) -> Iterator[Raw]:
 
 def _kind(file: SourceFile) -> str | None:
     """Return the extension by which a file is read; that of a link is its own, not that of what it leads to."""
-    return file.kind or kind_of(file.path, RECORDS)
+    return file.kind or extension_of(file.path, RECORDS)
 
 
 def _jsonl(file: SourceFile, columns: Columns) -> Iterator[Raw]:

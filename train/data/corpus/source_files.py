@@ -14,7 +14,7 @@ from train.data.corpus.clean import left_out_by_path
 from train.data.corpus.saved_datasets import files_of, is_saved, of_the_split
 from train.data.corpus.tally import Tally
 from train.data.corpus.walk import SourceFile, walk
-from train.spec.extensions import DEFAULT, PLAIN, kind_of
+from train.spec.extensions import DEFAULT, PLAIN, extension_of
 
 CHUNK_BYTES = 8 << 20
 CHUNKS = 512
@@ -78,7 +78,7 @@ def list_folder(source: str, extensions: Sequence[str] = ()) -> Listing:
     skipped = Tally()
     if is_saved(folder):
         return Listing(str(folder.resolve()), tuple(files_of(folder.resolve(), source)), skipped)
-    found = list(walk(str(folder.resolve()), partial(kind_of, extensions=extensions), skipped.add, follow=True))
+    found = list(walk(str(folder.resolve()), partial(extension_of, extensions=extensions), skipped.add, follow=True))
     if not found:
         other = f" ({skipped.total} others are there; data.extensions says which are text)" if skipped.total else ""
         raise ValueError(f"data.source={source}: no file of {allowed} in this folder{other}")

@@ -1,7 +1,7 @@
-"""A process that stays: it is given one thing to do after the other through a socket, and says how each ended.
+"""A warm process: it takes one request after the other through a socket, and answers with an exit code for each.
 
-It answers `begun` when it takes something and with an exit code when that has ended. Where a thing ends the process,
-the process' own exit code is the thing's.
+It answers `begun` when it takes a request and with an exit code when that has ended. If a request ends the process, the
+process' own exit code is that of the request.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 
 from study.process.children import spawn
 
-MOST = 1 << 17
-"""Size of what is given [bytes]."""
+MAX_REQUEST = 1 << 17
+"""Largest request [bytes]."""
 BEGUN = b"begun"
 ANSWER_SECONDS, END_SECONDS = 10.0, 10.0
 _NOT_YET: int | None = None
 
 
-class Standing:
-    """One such process, a child of this one; `command` is followed by the number of its end of the socket."""
+class WarmProcess:
+    """A warm child process; `command` is followed by the number of its end of the socket."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Standing:
             end = theirs.fileno()
             self.process = spawn([*command, str(end)], environment, stdout, stderr, (end,))
 
-    def give(self, text: bytes, descriptors: Sequence[int] = ()) -> Served:
-        """Give it the first thing to do. Where it has ended already, its exit code is that of the thing."""
+    def send_first(self, text: bytes, descriptors: Sequence[int] = ()) -> Request:
+        """Send the first request. If the process has ended already, its exit code is that of the request."""
         with contextlib.suppress(OSError):
             socket.send_fds(self._connection, [text], descriptors)
-        return Served(self.process, self._connection)
+        return Request(self.process, self._connection)
 
-    def offer(self, text: bytes, descriptors: Sequence[int] = ()) -> Served | None:
-        """Give it the next thing, all before having ended; None where it does not take that."""
+    def send_next(self, text: bytes, descriptors: Sequence[int] = ()) -> Request | None:
+        """Send the next request after all before have ended; None if the process does not take it."""
         try:
             socket.send_fds(self._connection, [text], descriptors)
             ready, _, _ = select.select([self._connection], [], [], ANSWER_SECONDS)
@@ -54,14 +54,14 @@ class Standing:
                 return None
         except OSError:
             return None
-        return Served(self.process, self._connection)
+        return Request(self.process, self._connection)
 
-    def let_go(self) -> None:
-        """Give it no more: it ends when it finds that."""
+    def close(self) -> None:
+        """Send no more requests: the process ends when it notices."""
         self._connection.close()
 
     def wait(self) -> None:
-        """Wait until it has ended, which it was let go for; kill it if that takes long."""
+        """Wait for the end of a closed process; kill it after END_SECONDS."""
         try:
             self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -70,28 +70,28 @@ class Standing:
             self.process.wait()
 
 
-class Served:
-    """One thing that such a process does: what its starter needs of `subprocess.Popen`, by the same names."""
+class Request:
+    """A request that a warm process carries out, with the methods of `subprocess.Popen` that its starter needs."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         self._process, self._connection = process, connection
         self.pid, self.returncode = process.pid, _NOT_YET
 
     def poll(self) -> int | None:
-        """Return its exit code once it has ended: the one that was said, or that of the process."""
+        """Return its exit code once it has ended: the one received, or that of the process."""
         if self.returncode is None:
-            self._hear()
+            self._receive()
         if self.returncode is None and (ended := self._process.poll()) is not None:
-            self._hear()  # it may have said it since
+            self._receive()  # the answer may have come since
             self.returncode = ended if self.returncode is None else self.returncode
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send the process a signal while it does this."""
+        """Send the process a signal while it carries out the request."""
         if self.poll() is None:
             self._process.send_signal(number)
 
-    def _hear(self) -> None:
-        with contextlib.suppress(OSError):  # nothing is there, or nobody any more
+    def _receive(self) -> None:
+        with contextlib.suppress(OSError):  # no answer yet, or the process is gone
             while self.returncode is None and (said := self._connection.recv(64, socket.MSG_DONTWAIT)):
                 self.returncode = None if said == BEGUN else int(said)
