@@ -10,7 +10,9 @@ Names are imported when they are first used, so that `import analysis` costs not
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,20 +20,18 @@ if TYPE_CHECKING:
     from analysis.approaches import envelope, isoflop
     from analysis.approaches import settings as hyperparameters
     from analysis.diagnostics.sensitivity import sensitivity
-    from analysis.fit import FitModule
     from analysis.inference.fit_law import fit_law
     from analysis.inference.law_result import LawFit
     from analysis.inference.selection import compare
     from analysis.inputs import frame
     from analysis.laws.registry import FORMS
-    from analysis.notebook import Optimum, StudyFit, load
-
-    fit: FitModule
+    from analysis.notebook import Optimum, StudyFit, fit, load
 
 _PLACES = {
     "FORMS": "analysis.laws.registry",
     "LawFit": "analysis.inference.law_result",
     "compare": "analysis.inference.selection",
+    "fit": "analysis.notebook",
     "Optimum": "analysis.notebook",
     "StudyFit": "analysis.notebook",
     "fit_law": "analysis.inference.fit_law",
@@ -42,7 +42,6 @@ _MODULES = {
     "approaches": "analysis.approaches",
     "backtest": "analysis.backtest",
     "envelope": "analysis.approaches.envelope",
-    "fit": "analysis.fit",
     "frame": "analysis.inputs.frame",
     "hyperparameters": "analysis.approaches.settings",
     "isoflop": "analysis.approaches.isoflop",
@@ -68,3 +67,15 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
     raise AttributeError(f"module 'analysis' has no attribute {name!r}")
+
+
+class _Package(ModuleType):
+    """This package: a command of the name of a function, once imported, does not take the function's place."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, as the import of a submodule does."""
+        if name not in _PLACES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

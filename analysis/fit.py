@@ -1,7 +1,6 @@
 """`python -m analysis.fit`: from runs to scaling laws, `fit.json`, `metrics.json`, `runs.csv` and `report.html`.
 
-In Python the module itself is called: `import analysis as sa; fit = sa.fit("runs/isoflop")` loads the runs, fits them
-and returns an :class:`analysis.notebook.StudyFit`, whichever of `analysis` and `analysis.fit` was imported first.
+In Python, `analysis.fit(runs)` is the function :func:`analysis.notebook.fit`, which returns what the command finds.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from analysis.results.fit_keys import EXAMPLES, KEYS, PURPOSE, parse
@@ -22,8 +20,6 @@ from analysis.values.study_result import Fit
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from analysis.notebook import StudyFit
 
 __all__ = ["KEYS", "fit", "load_frame", "main", "parse", "with_prediction", "write"]
 
@@ -104,42 +100,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return commandline.run("analysis.fit", PURPOSE, KEYS, act, given, examples=EXAMPLES)
 
 
-class FitModule(ModuleType):
-    """This module, which `analysis.fit(...)` calls: a submodule takes the place of a function of its name."""
-
-    KEYS: Any
-    fit: Any
-    load_frame: Any
-    main: Any
-    parse: Any
-    with_prediction: Any
-    write: Any
-
-    def __call__(self, runs: str | Path | pd.DataFrame, **options: Any) -> StudyFit:
-        """Fit laws to the runs of a study and return what they say.
-
-        Parameters
-        ----------
-        runs : str, Path or DataFrame
-            A study's folder, "mlflow:EXPERIMENT", a file of runs, or what `analysis.load` returned.
-        **options
-            Keys of `python -m analysis.fit`: form, approach, loss, budget, resamples, columns, where, ...
-
-        Examples
-        --------
-        >>> import analysis as sa
-        >>> fit = sa.fit("docs/example-runs.csv", resamples=100, sensitivity=False)
-        >>> fit
-        StudyFit(example-runs: 25 of 25 runs, L(N, D) = 1.80 + 527/N^0.356 + 1910/D^0.365)
-        """
-        from analysis.notebook import fit as fitted_study
-
-        return fitted_study(runs, **options)
-
-
 if __name__ == "__main__":
     from analysis.text.start import start
 
     sys.exit(start(main, "analysis.fit"))
-else:
-    sys.modules[__name__].__class__ = FitModule

@@ -62,28 +62,90 @@ def load(runs: str | Path, **options: Any) -> pd.DataFrame:
     return load_frame({**_asked(options), "runs": str(runs)})
 
 
-def fit(runs: Runs, **options: Any) -> StudyFit:
-    """Fit laws to runs, as `python -m analysis.fit` does; see :class:`analysis.fit.FitModule`."""
-    from analysis.results.fitted import fitted
+def fit(
+    runs: Runs,
+    *,
+    form: str = "chinchilla",
+    approach: str = "all",
+    loss: str = "huber",
+    interval: str = "bootstrap",
+    budget: float | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+    sensitivity: bool = True,
+    **options: Any,
+) -> StudyFit:
+    """Fit scaling laws to the runs of a study and return what they say.
 
-    asked = _asked(options)
+    The options are the keys of `python -m analysis.fit`, whose `--help` says more about each.
+
+    Parameters
+    ----------
+    runs : str, Path or DataFrame
+        A study's folder ("runs/isoflop"), "mlflow:EXPERIMENT", a file of runs (.csv, .tsv, .parquet, .jsonl), or a
+        frame as :func:`load` returns it.
+    form : str
+        The law of the loss, by name, by paper or as a formula: "chinchilla", "farseer", "E + A/N^a + B/D^b".
+    approach : str
+        "1" (envelope of learning curves), "2" (isoFLOP valleys), "3" (surface), some of them ("2,3"), or "all".
+    loss : str
+        Loss function on log residuals.
+    interval : str
+        Method of the law's intervals.
+    budget : float, optional
+        FLOPs to recommend a run for; by default ten times the largest run's.
+    resamples : int
+        Bootstrap resamples: 0 for no bootstrap intervals, else 20 or more.
+    seed : int
+        Seed of the resamples.
+    sensitivity : bool
+        Whether the fit is repeated under other choices.
+    **options
+        Which runs: where, points, select, mid_schedule, thin. How a file is read: columns, decimal, params, flop_rule,
+        loss_unit, tokenizer, validation. Where MLflow is: uri. How laws are fitted: delta, fix, tie, cluster,
+        valley_window, flat_valleys, workers. Laws of learning rate, batch size and schedules: window, optimum, train.
+
+    Returns
+    -------
+    StudyFit
+        The law, the compute-optimal run of any budget, findings, plots and the report.
+
+    Raises
+    ------
+    ValueError
+        There are no such runs, they cannot be fitted, or an option is not known or not allowed.
+
+    Examples
+    --------
+    >>> import analysis as sa
+    >>> fit = sa.fit("docs/example-runs.csv", resamples=100, sensitivity=False)
+    >>> fit
+    StudyFit(example-runs: 25 of 25 runs, L(N, D) = 1.80 + 527/N^0.356 + 1910/D^0.365)
+    >>> fit.optimum(1e22).tokens_per_param > 15
+    True
+    """
+    from analysis.results.fitted import fitted
+    from analysis.results.load import load_frame
+
+    named = {"form": form, "approach": approach, "loss": loss, "interval": interval, "budget": budget}
+    asked = _asked({**options, **named, "resamples": resamples, "seed": seed, "sensitivity": sensitivity})
     if isinstance(runs, (str, Path)):
         asked["runs"] = str(runs)
-        frame = load(runs, **options)
+        frame = load_frame(asked)
     else:
         frame = runs
     return StudyFit(*fitted(frame, asked), frame, asked)
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every option of a fit, those given as text read as on a command line; ValueError names a wrong one."""
+    """Return every option of a fit, texts and numbers read as on a command line; ValueError names a wrong one."""
     from analysis.laws.registry import resolve
     from analysis.text import commandline
 
     known = {key.name: key for key in KEYS if key.name not in COMMAND_ONLY}
-    texts = [f"{name}={value}" for name, value in options.items() if isinstance(value, str) or name not in known]
-    read = commandline.parse(texts, tuple(known.values()))
-    asked = {**read, **{name: value for name, value in options.items() if not isinstance(value, str)}}
+    read = {name: value for name, value in options.items() if name not in known or isinstance(value, (str, int, float))}
+    asked = commandline.parse([f"{name}={value}" for name, value in read.items()], tuple(known.values()))
+    asked |= {name: value for name, value in options.items() if name not in read}
     return {**asked, "form": resolve(asked["form"], curves=True), "runs": ""}
 
 
@@ -184,9 +246,30 @@ class StudyFit:
         return with_prediction(self.result, self.frame)
 
     def optimum(self, budget: float) -> Optimum:
-        """Return the compute-optimal run of a budget [FLOPs] by the approach that the fit follows.
+        """Return the compute-optimal run of a budget, by the approach that the fit's recommendation follows.
 
-        ValueError says why the runs do not give one.
+        Parameters
+        ----------
+        budget : float
+            Training compute [FLOPs].
+
+        Returns
+        -------
+        Optimum
+            Parameters, tokens and loss, with their intervals; `extrapolation_factor` is the budget over the largest
+            run's.
+
+        Raises
+        ------
+        ValueError
+            The budget is not positive, or the runs give no best size for it; the message says why.
+
+        Examples
+        --------
+        >>> import analysis as sa
+        >>> fit = sa.fit("docs/example-runs.csv", resamples=0, sensitivity=False)
+        >>> fit.optimum(1e21)
+        Optimum(1e21 FLOPs: N* 2.82B, D* 59.1B, loss 2.254, by the surface)
         """
         if not 0.0 < budget < float("inf"):
             raise ValueError(f"budget={budget}: a positive number of FLOPs is needed, such as 1e22")

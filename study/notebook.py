@@ -46,20 +46,26 @@ def submit(
     dry_run: bool = False,
     show: Callable[[str], object] | None = print,
 ) -> Submitted:
-    """Submit a study as `python -m study.sweep` does, in a process of its own; return when the command does.
+    """Submit a study, as `python -m study.sweep` does, and return when that command does.
 
-    Jobs of a cluster then wait in its queue; points of this machine (`cluster=local`) have been trained.
+    On a cluster the jobs are then in its queue; on this machine (`cluster=local`) the points have been trained. What is
+    submitted already is not submitted again. Ctrl-C stops points of this machine, which a second call resumes.
 
     Parameters
     ----------
     *overrides : str
         As on the command line: "study=isoflop", "cluster=slurm", "budget.flops=1e18".
     sweep : mapping, optional
-        Keys to sweep and their values: one point for each combination.
+        Keys and their values: one point is made for each combination.
     dry_run : bool
-        Show the points and what would be submitted; submit nothing.
+        Only show the points, their cost and what would be submitted.
     show : callable, optional
-        What is called with each line that the command prints; None shows none.
+        Called with each line that the command prints; None prints nothing.
+
+    Returns
+    -------
+    Submitted
+        The study's name, its folder and what was printed; `points()` is a frame of how its points stand.
 
     Raises
     ------
@@ -67,6 +73,13 @@ def submit(
         What the command says is wrong with the overrides.
     RuntimeError
         The command failed otherwise; the message ends with what it printed.
+
+    Examples
+    --------
+    >>> import study
+    >>> made = study.submit("study=isoflop", sweep={"seed": [0, 1]}, dry_run=True, show=None)
+    >>> made.study, "40 points" in made.output
+    ('isoflop', True)
     """
     given = words(*overrides, sweep=sweep)
     name, runs = _named([word for word in given if word != "-m" and word.partition("=")[0] not in (sweep or {})])

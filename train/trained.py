@@ -136,6 +136,11 @@ def load_checkpoint(run: str | Path, step: int | None = None, device: str = "cpu
     device : str
         Where to put the weights: "cpu", "cuda".
 
+    Returns
+    -------
+    TrainedModel
+        The model with its tokenizer: `sample(text)` continues a text, `loss(text)` is its loss, `model` the module.
+
     Raises
     ------
     ValueError

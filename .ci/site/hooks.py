@@ -111,15 +111,10 @@ def python() -> str:
         place = _place_of(name)
         if place:
             lines += [f"::: {place}", ""]
-    beside = ("study.notebook.submit", "study.notebook.points", "train.trained.load_checkpoint")
-    lines += [
-        line
-        for place in ("analysis.fit.FitModule", *beside, "train.trained.TrainedModel")
-        for line in (f"::: {place}", "")
-    ]
-    for place in ("analysis.fit.fit", "analysis.values.study_result.Fit", "analysis.values.study_result.load"):
-        if f"::: {place}" not in lines:
-            lines += [f"::: {place}", ""]
+    kept = ("analysis.values.study_result.Fit", "analysis.values.study_result.load")
+    beside = ("study.notebook.submit", "study.notebook.points", "study.notebook.Submitted")
+    for place in (*kept, *beside, "train.trained.load_checkpoint", "train.trained.TrainedModel"):
+        lines += [f"::: {place}", ""]
     return "\n".join(lines)
 
 

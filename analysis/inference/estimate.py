@@ -210,7 +210,7 @@ class Estimate:
         self._profiles.update(profiles(self.problem, self.point, spreads, 1.0 - self.confidence))
 
     def predict(self, runs: Any) -> Array:
-        """Return the target (n,) at runs that have the form's input columns."""
+        """Return the target (n,) at `runs`: a frame with the form's input columns, such as params and tokens."""
         return np.asarray(self.predicted(self.point.theta[None], runs)[0])
 
     def predicted(self, theta: Array, runs: Any) -> Array:

@@ -69,7 +69,17 @@ class InferredLaw(Estimate):
         return pd.DataFrame.from_dict(rows, orient="index", columns=[0, 1])
 
     def get_prediction(self, runs: Any) -> Prediction:
-        """Return the prediction at runs, with intervals of the mean and of an observation."""
+        """Return the target at `runs`, a frame with the form's input columns, with intervals of mean and observation.
+
+        Examples
+        --------
+        >>> import analysis as sa
+        >>> import pandas as pd
+        >>> fit = sa.fit("docs/example-runs.csv", resamples=40, sensitivity=False)
+        >>> found = fit.law.get_prediction(pd.DataFrame({"params": [1e9], "tokens": [2e10]}))
+        >>> found.summary_frame()["mean"].round(2).tolist()
+        [2.46]
+        """
         return self.prediction(runs)
 
     def prediction(self, runs: Any, forms: Sequence[Estimate] = (), how: str = "aic") -> Prediction:

@@ -232,7 +232,7 @@ class PathPoint:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to train with a new budget."""
+    """What to train with a new budget: `path` has the best size of each budget up to it."""
 
     approach: str
     budget_flops: float
@@ -242,10 +242,10 @@ class Recommendation:
     loss: float | None
     intervals: dict[str, Interval | None]
     extrapolation_factor: float
-    by_approach: dict[str, Proposal]
+    by_approach: dict[str, Proposal] = field(repr=False)
     disagreement: float | None = None
-    growth: dict[str, Growth] = field(default_factory=dict)
-    path: tuple[PathPoint, ...] = ()
+    growth: dict[str, Growth] = field(default_factory=dict, repr=False)
+    path: tuple[PathPoint, ...] = field(default=(), repr=False)
     loss_from: str = ""
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import fit as command
 from analysis.approaches import comparison, isoflop
+from analysis.fit import fit as fit_frame
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from analysis.inputs import rows
@@ -75,7 +75,7 @@ def of_command(order: Order) -> Any:
     from analysis.values.json_values import to_json
 
     table = order(rows.from_csv(TUTORIAL, params_kind="total", flop_rule="6ND"))
-    result: Mapping[str, Any] = to_json(command.fit(table, resamples=40, sensitivity=False))
+    result: Mapping[str, Any] = to_json(fit_frame(table, resamples=40, sensitivity=False))
     return {name: value for name, value in result.items() if name not in ("created", "versions", "record")}
 
 

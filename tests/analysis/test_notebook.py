@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import doctest
+import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -15,6 +17,9 @@ import pandas as pd
 import pytest
 
 import analysis as sa
+from analysis.fit import fit as fit_frame
+from analysis.notebook import COMMAND_ONLY
+from analysis.results.fit_keys import KEYS
 from analysis.values import study_result
 from study import notebook as study_notebook
 from train.trained import TrainedModel
@@ -45,20 +50,20 @@ def test_the_packages_own_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_can_be_called_whatever_was_imported_first() -> None:
     """As a function and as a module, and run as a command; the package alone imports nothing heavy."""
     code = """
-import runpy, sys
+import inspect, runpy, sys
 import analysis as sa
 light = set(sys.modules)
-first = sa.fit
-assert callable(first) and callable(first.fit) and callable(sa.compare)
+first = sa.fit, sa.compare
+assert all(map(inspect.isfunction, first))
 import analysis.fit, analysis.compare
-from analysis import fit
-assert analysis.fit is fit is first and callable(sa.fit) and callable(sa.compare)
+from analysis import compare, fit
+assert (analysis.fit, analysis.compare) == (fit, compare) == first
 for name in [name for name in sys.modules if name.partition(".")[0] == "analysis"]:
     del sys.modules[name]
 import analysis.compare
 import analysis.fit
 import analysis as sa
-assert callable(sa.fit) and callable(sa.fit.fit) and sa.fit is sys.modules["analysis.fit"] and callable(sa.compare)
+assert inspect.isfunction(sa.fit) and inspect.isfunction(sa.compare) and sys.modules["analysis.fit"].main
 del sys.modules["analysis.fit"]
 sys.argv = ["", "--help"]
 try:
@@ -70,6 +75,24 @@ assert not light & {"numpy", "pandas", "scipy", "matplotlib"}, "import analysis"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "usage: python -m analysis.fit" in done.stdout
+
+
+def test_help_of_a_fit_is_that_of_the_function() -> None:
+    """It names every key of the command, and the defaults of those in the signature are the command's."""
+    shown = pydoc.plain(pydoc.render_doc(sa.fit))
+    assert "fit(runs:" in shown and "module" not in shown.splitlines()[0].removesuffix("in module analysis.notebook")
+    keys = {key.name: key for key in KEYS if key.name not in COMMAND_ONLY}
+    assert [name for name in keys if not re.search(rf"\b{name}\b", shown)] == []
+    signature = inspect.signature(sa.fit).parameters
+    given = {name: one.default for name, one in signature.items() if one.kind is one.KEYWORD_ONLY}
+    assert given == {name: keys[name].default for name in given} | {"approach": "all"}
+
+
+def test_numbers_are_held_to_the_same_limits_as_on_a_command_line() -> None:
+    with pytest.raises(ValueError, match=r"resamples=5: 0 for no interval, or at least 20"):
+        sa.fit(RUNS, resamples=5)
+    with pytest.raises(ValueError, match=r"there is no key 'resample'; did you mean resamples=\?"):
+        sa.fit(RUNS, resample=5)
 
 
 def test_a_fit_says_in_a_line_what_it_is(fit: sa.StudyFit) -> None:
@@ -85,7 +108,7 @@ def test_a_fit_says_in_a_line_what_it_is(fit: sa.StudyFit) -> None:
 
 def test_it_is_the_fit_of_the_command(fit: sa.StudyFit) -> None:
     options = {"runs": str(RUNS), "resamples": 40, "sensitivity": False}
-    again = sa.fit.fit(sa.load(RUNS), options)
+    again = fit_frame(sa.load(RUNS), options)
     assert replace(again, created="") == replace(fit.result, created="")
     assert fit.law.params.to_dict() == pytest.approx(fit.result.params)
     assert len(fit.runs) == 25 and fit.runs["predicted"].notna().all()
@@ -128,6 +151,10 @@ def test_the_report_is_written_with_what_the_command_writes(fit: sa.StudyFit, tm
     assert {path.suffix for path in (page.parent / "figures").iterdir()} == {".svg", ".csv"}
 
 
+def test_a_recommendation_is_short_to_read(fit: sa.StudyFit) -> None:
+    assert len(repr(fit.recommendation)) < 600
+
+
 def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     frame = sa.load(str(RUNS), where="params:<1e9")
     assert frame["params"].max() < 1e9
@@ -137,7 +164,8 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
         sa.fit(frame, form="chinchila")
     with pytest.raises(ValueError, match="does not exist"):
         sa.load(tmp_path / "none.csv")
-    tied = sa.fit(frame, form="tied", resamples="0", sensitivity="no", interval="delta")
+    texts: dict[str, Any] = {"resamples": "0", "sensitivity": "no"}
+    tied = sa.fit(frame, form="tied", interval="delta", **texts)
     assert tied.law.form.name == "chinchilla_tied" and tied.result.resamples == 0
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit, score
+from analysis import score
+from analysis.fit import main as fit_command
 from analysis.results import load, predicted
 from analysis.values import study_result
 from tests.analysis import studies
@@ -25,7 +26,7 @@ def test_unseen_runs_are_foreseen_and_seen_ones_left_out(tmp_path: Path, capsys:
     every[every["flops"] < 2e13].to_csv(tmp_path / "seen.csv", index=False)
     every.to_csv(tmp_path / "all.csv", index=False)
     asked = [f"runs={tmp_path / 'seen.csv'}", f"out={tmp_path}", "resamples=20", "report=no", "sensitivity=no"]
-    assert fit.main(asked) == 0
+    assert fit_command(asked) == 0
     given = [f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / 'all.csv'}", f"out={tmp_path}"]
     assert score.main(given) == 0
     said = capsys.readouterr().out
@@ -48,7 +49,8 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     table = studies.isoflop(0, noise=0.001)
     table.to_csv(tmp_path / "t.csv", index=False)
     assert (
-        fit.main([f"runs={tmp_path / 't.csv'}", f"out={tmp_path}", "resamples=0", "report=no", "sensitivity=no"]) == 0
+        fit_command([f"runs={tmp_path / 't.csv'}", f"out={tmp_path}", "resamples=0", "report=no", "sensitivity=no"])
+        == 0
     )
     assert score.main([f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / 't.csv'}"]) == 2
     assert "the fit has seen all of them" in capsys.readouterr().err

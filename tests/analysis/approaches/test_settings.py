@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit
 from analysis.approaches import settings
+from analysis.fit import main as fit_command
 from tests.analysis import studies
 
 
 def fitted(folder: Path, table: pd.DataFrame, *given: str) -> dict[str, Any]:
     table.to_csv(folder / "t.csv", index=False)
-    assert fit.main([f"runs={folder / 't.csv'}", f"out={folder}", "report=no", *given]) == 0
+    assert fit_command([f"runs={folder / 't.csv'}", f"out={folder}", "report=no", *given]) == 0
     found: dict[str, Any] = json.loads((folder / "fit.json").read_text())
     assert {"form", "approach", "loss_function", "objective", "params", "intervals", "checks", "rows_used"} < set(found)
     return found
@@ -93,10 +93,10 @@ def test_curves_under_schedules_predict_a_schedule_that_was_not_fitted(
 def test_curves_that_cannot_be_told_apart_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame({"step": [10, 20, 10, 20], "lr": 1e-3, "loss": [3.0, 2.9, 3.1, 2.8]})
     table.to_csv(tmp_path / "t.csv", index=False)
-    assert fit.main([f"runs={tmp_path / 't.csv'}", "form=multi_power", f"out={tmp_path}"]) == 2
+    assert fit_command([f"runs={tmp_path / 't.csv'}", "form=multi_power", f"out={tmp_path}"]) == 2
     assert "two losses at step 10: give columns=run:COLUMN" in capsys.readouterr().err
     table.drop(columns="lr").to_csv(tmp_path / "t.csv", index=False)
-    assert fit.main([f"runs={tmp_path / 't.csv'}", "form=multi_power", f"out={tmp_path}"]) == 2
+    assert fit_command([f"runs={tmp_path / 't.csv'}", "form=multi_power", f"out={tmp_path}"]) == 2
     assert "no column 'lr'" in capsys.readouterr().err
 
 
@@ -112,7 +112,7 @@ def test_the_command_finds_rates_on_the_edge_and_does_not_extrapolate_from_four_
 
 def test_the_page_of_a_law_alone_says_what_it_found(tmp_path: Path) -> None:
     sweep().to_csv(tmp_path / "t.csv", index=False)
-    assert fit.main([f"runs={tmp_path / 't.csv'}", "form=batch", f"out={tmp_path}", "resamples=0"]) == 0
+    assert fit_command([f"runs={tmp_path / 't.csv'}", "form=batch", f"out={tmp_path}", "resamples=0"]) == 0
     page = (tmp_path / "report.html").read_text()
     assert "The optima of the sweeps" in page
     assert "what to train next" not in page

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import fit
 from analysis.approaches import power_laws, valley_options, valleys
 from analysis.approaches.valley_options import Choices
+from analysis.fit import fit as fit_frame
+from analysis.fit import parse
 from analysis.inputs.rows import from_csv
 from analysis.values.blocks import Valleys
 from tests.analysis import studies
@@ -127,14 +128,14 @@ def test_flat_valleys_are_dropped_or_kept_with_a_finding() -> None:
 
 
 def test_the_command_takes_the_valleys_options(tmp_path: Path) -> None:
-    assert valley_options.of(fit.parse(["runs=a.csv"])) == Choices(8.0, "drop")
-    assert valley_options.of(fit.parse(["runs=a.csv", "valley_window=all"])).window == np.inf
+    assert valley_options.of(parse(["runs=a.csv"])) == Choices(8.0, "drop")
+    assert valley_options.of(parse(["runs=a.csv", "valley_window=all"])).window == np.inf
     for text in ("valley_window=1.5", "valley_window=wide", "flat_valleys=maybe"):
         with pytest.raises(ValueError, match=text):
-            fit.parse(["runs=a.csv", text])
+            parse(["runs=a.csv", text])
     studies.isoflop(0, ratios=(0.02, 2.5, 5, 10, 20, 40)).to_csv(tmp_path / "a.csv", index=False)
     asked = ["approach=2", "valley_window=all", "resamples=0", "sensitivity=no"]
-    found = fit.fit(from_csv(tmp_path / "a.csv"), fit.parse([f"runs={tmp_path / 'a.csv'}", *asked]))
+    found = fit_frame(from_csv(tmp_path / "a.csv"), parse([f"runs={tmp_path / 'a.csv'}", *asked]))
     assert {v.points for v in found.fits.valleys.valleys} == {6}
     assert found.record["options"]["valley_window"] == "all"
 

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from scipy.optimize import minimize, nnls
 
-from analysis import fit
 from analysis.estimation import objectives
+from analysis.fit import fit as fit_frame
+from analysis.fit import parse
 from analysis.inference.fit_law import fit_law
 from analysis.inputs import frame
 from analysis.inputs.rows import from_csv
@@ -55,12 +56,12 @@ def test_the_command_fits_backtests_and_compares_by_the_loss_asked_for(tmp_path:
     table = studies.isoflop(3, noise=0.003)
     table.to_csv(tmp_path / "a.csv", index=False)
     rows = from_csv(tmp_path / "a.csv")
-    found = fit.fit(rows, fit.parse([f"runs={tmp_path / 'a.csv'}", "loss=linear", "resamples=40", "sensitivity=no"]))
+    found = fit_frame(rows, parse([f"runs={tmp_path / 'a.csv'}", "loss=linear", "resamples=40", "sensitivity=no"]))
     law = fit_law(frame.used(rows), loss="linear", resamples=0)
     assert found.loss_function == "squared(residual)"
     assert found.params == pytest.approx(law.params.to_dict(), rel=1e-6)
     assert found.backtest is not None
-    default = fit.fit(rows, resamples=0, sensitivity=False)
+    default = fit_frame(rows, resamples=0, sensitivity=False)
     assert default.backtest is not None
     assert found.backtest.predicted != pytest.approx(default.backtest.predicted, rel=1e-7)
     ends = found.intervals["a"]
@@ -72,7 +73,7 @@ def test_rates_and_batches_are_fitted_on_logs(tmp_path: Path) -> None:
     table = pd.DataFrame({"params": sizes, "tokens": [1e8, 3e8, 4e8, 9e8], "lr": [4e-3, 3e-3, 2e-3, 1e-3], "loss": 3.0})
     table.assign(flops=6 * table["params"] * table["tokens"]).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(ValueError, match="loss=linear is for laws of the loss"):
-        fit.fit(from_csv(tmp_path / "a.csv"), form="learning_rate", loss="linear")
+        fit_frame(from_csv(tmp_path / "a.csv"), form="learning_rate", loss="linear")
 
 
 def test_linear_is_a_loss_by_name() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit
+from analysis.fit import load_frame, parse
+from analysis.fit import main as fit_command
 from analysis.inputs import large, rows
 from tests.analysis import studies
 
@@ -54,11 +55,11 @@ def test_more_rows_than_are_read_or_fitted_are_refused_with_what_thins_them(
     with pytest.raises(ValueError, match=r"a\.csv has 200 rows, and at most 60 are read.*thin=4 keeps"):
         rows.from_csv(tmp_path / "a.csv")
     asked = [f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "resamples=0", "sensitivity=no", "report=no"]
-    assert fit.main(asked) == 2
+    assert fit_command(asked) == 2
     assert "thin=4" in capsys.readouterr().err
-    assert fit.main([*asked, "thin=4"]) in (0, 3)
+    assert fit_command([*asked, "thin=4"]) in (0, 3)
     monkeypatch.setattr(large, "MOST_FITTED", 12)
-    assert fit.main([*asked, "thin=4"]) == 2
+    assert fit_command([*asked, "thin=4"]) == 2
     assert "20 rows are to be fitted, and at most 12 are: thin=2 keeps" in capsys.readouterr().err
 
 
@@ -75,10 +76,10 @@ def test_a_long_fit_says_what_it_is_at(
 ) -> None:
     studies.isoflop(0, noise=0.003).to_csv(tmp_path / "a.csv", index=False)
     asked = [f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "resamples=0", "sensitivity=no", "report=no"]
-    assert fit.main(asked) in (0, 3)
+    assert fit_command(asked) in (0, 3)
     assert capsys.readouterr().err == "", "a short one does not"
     monkeypatch.setattr(large, "SLOW", 10)
-    assert fit.main(asked) in (0, 3)
+    assert fit_command(asked) in (0, 3)
     said = capsys.readouterr().err
     for part in ("20 rows read, 20 of them are fitted", "surface, with 0 resamples", "valleys", "backtest"):
         assert part in said
@@ -87,18 +88,18 @@ def test_a_long_fit_says_what_it_is_at(
 def test_thin_is_for_files(tmp_path: Path) -> None:
     studies.write_study(tmp_path / "runs" / "a", studies.isoflop(0))
     with pytest.raises(ValueError, match="thin=2 is for files"):
-        fit.load_frame(fit.parse([f"runs={tmp_path / 'runs' / 'a'}", "thin=2"]))
+        load_frame(parse([f"runs={tmp_path / 'runs' / 'a'}", "thin=2"]))
 
 
 def test_where_keeps_rows_of_a_study_too(tmp_path: Path) -> None:
     studies.write_study(tmp_path / "runs" / "a", studies.isoflop(0))
     runs = f"runs={tmp_path / 'runs' / 'a'}"
-    whole = fit.load_frame(fit.parse([runs]))
+    whole = load_frame(parse([runs]))
     budget = sorted(whole["flops_budget"].dropna().unique())[-1]
-    large = fit.load_frame(fit.parse([runs, f"where=flops_budget:>={budget}"]))
+    large = load_frame(parse([runs, f"where=flops_budget:>={budget}"]))
     assert 0 < len(large) < len(whole) and (large["flops_budget"] == budget).all()
     assert large.attrs == whole.attrs and list(large.index) == list(range(len(large)))
     with pytest.raises(ValueError, match="where=flops:>1e99 leaves no row"):
-        fit.load_frame(fit.parse([runs, "where=flops:>1e99"]))
+        load_frame(parse([runs, "where=flops:>1e99"]))
     with pytest.raises(ValueError, match="columns=params:N is for files"):
-        fit.load_frame(fit.parse([runs, "columns=params:N"]))
+        load_frame(parse([runs, "columns=params:N"]))

@@ -16,7 +16,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis import fit as command
+from analysis.fit import fit as fit_frame
+from analysis.fit import main as fit_command
 from analysis.inputs.rows import from_csv
 from analysis.report.figures.data import read_rows
 from analysis.report.page import page
@@ -323,7 +324,7 @@ def fitted(table: pd.DataFrame, folder: Path, **options: Any) -> tuple[Fit, Any]
     path = folder / "t.csv"
     table.to_csv(path, index=False)
     rows = from_csv(path)
-    found = command.fit(rows, resamples=40, **options)
+    found = fit_frame(rows, resamples=40, **options)
     predicted.with_prediction(found, rows).to_csv(folder / "runs.csv", index=False)
     return found, read_rows(folder / "runs.csv")
 
@@ -390,6 +391,6 @@ def test_without_a_recommendation_the_command_ends_with_3(tmp_path: Path, capsys
     table = studies.isoflop(1, noise=0.05, budgets=(1e12, 4e12), ratios=(5, 20, 80))
     table.to_csv(tmp_path / "t.csv", index=False)
     asked = [f"runs={tmp_path / 't.csv'}", f"out={tmp_path}", "resamples=20", "sensitivity=no", "report=no"]
-    assert command.main(asked) == commandline.UNANSWERED == 3
+    assert fit_command(asked) == commandline.UNANSWERED == 3
     assert "no_recommendation" in capsys.readouterr().out
     assert (tmp_path / "fit.json").exists()

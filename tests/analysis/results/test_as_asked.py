@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from analysis import fit as command
 from analysis.diagnostics import backtest
 from analysis.estimation.objectives import Huber
+from analysis.fit import fit as fit_frame
 from analysis.inputs.rows import from_csv
 from tests.analysis import studies
 
@@ -25,7 +25,7 @@ def tutorial() -> Any:
     [{"loss": "squared"}, {"delta": "0.01"}, {"loss": "squared", "fix": {"E": 1.7}}, {"tie": {"beta": "alpha"}}],
 )
 def test_rows_as_fitted_are_the_fit(asked: dict[str, Any]) -> None:
-    fit = command.fit(tutorial(), resamples=0, **asked)
+    fit = fit_frame(tutorial(), resamples=0, **asked)
     assert fit.sensitivity[0].option == "as fitted"
     assert fit.sensitivity[0].value == pytest.approx(fit.derived["a"], rel=1e-6)
     third = next(row for row in fit.record["approaches"] if row["approach"].startswith("3"))

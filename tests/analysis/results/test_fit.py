@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit
 from analysis.diagnostics import backtest
 from analysis.estimation import objectives
+from analysis.fit import main as fit_command
 from analysis.inputs import frame
 from analysis.inputs.rows import from_csv
 from analysis.values import study_result
@@ -27,7 +27,7 @@ DATA = Path(__file__).parents[1] / "data"
 def run(tmp_path: Path, table: pd.DataFrame, *arguments: str) -> study_result.Fit:
     table.to_csv(tmp_path / "table.csv", index=False)
     given = [f"runs={tmp_path / 'table.csv'}", f"out={tmp_path / 'out'}", "resamples=200", "report=no"]
-    code = fit.main([*given, "sensitivity=no", *arguments])
+    code = fit_command([*given, "sensitivity=no", *arguments])
     found = study_result.load(tmp_path / "out" / "fit.json")
     assert code == (3 if any(c.code == "no_recommendation" and c.level == "error" for c in found.checks) else 0)
     return found
@@ -55,7 +55,7 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
 ) -> None:
     folder = tmp_path / "runs" / "isoflop"
     studies.write_study(folder, studies.isoflop(1, noise=0.003))
-    assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=300", "seed=7", "report=no"]) == 0
+    assert fit_command([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=300", "seed=7", "report=no"]) == 0
     found = study_result.load(tmp_path / "out" / "fit.json")
     assert (found.runs.total, found.runs.used, found.runs.budgets) == (21, 20, 4)
     assert [(d.code, d.key) for d in found.rows_dropped] == [("failed", "f00000000000")]
@@ -169,7 +169,7 @@ def test_a_surface_that_contradicts_the_minima_is_not_followed(tmp_path: Path) -
 def test_points_that_never_started_are_said(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "isoflop"
     studies.write_study(folder, studies.isoflop(1, noise=0.003), failed=0, waiting=3)
-    assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=50", "report=no"]) == 0
+    assert fit_command([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=50", "report=no"]) == 0
     found = study_result.load(tmp_path / "out" / "fit.json")
     assert [c.message for c in found.checks if c.code == "not_started"] == ["3 points of the study have not started"]
 
@@ -202,14 +202,14 @@ def test_one_budget_and_few_runs_still_write_what_is_known(tmp_path: Path) -> No
     ],
 )
 def test_wrong_arguments_name_the_key(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit.main(arguments) == 2
+    assert fit_command(arguments) == 2
     assert message in capsys.readouterr().err
 
 
 def test_delta_and_columns_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     studies.isoflop(0).to_csv(tmp_path / "a.csv", index=False)
     for argument, message in (("delta=0", "delta=0"), ("columns=params", "NAME:VALUE"), ("where=x:1", "no column 'x'")):
-        assert fit.main([f"runs={tmp_path / 'a.csv'}", argument, f"out={tmp_path}"]) == 2
+        assert fit_command([f"runs={tmp_path / 'a.csv'}", argument, f"out={tmp_path}"]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "fit.json").exists()
 

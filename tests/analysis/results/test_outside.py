@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit
 from analysis.backtest import main
+from analysis.fit import main as fit_command
 from analysis.inputs import frame, rows
 
 QUICK = ("resamples=20", "report=no", "sensitivity=no", "approach=3")
@@ -38,7 +38,7 @@ def fitted(folder: Path, table: pd.DataFrame, *options: str) -> dict[str, Any]:
     """Return fit.json of a table, fitted by the command."""
     path = folder / "table.csv"
     table.to_csv(path, index=False)
-    code = fit.main([f"runs={path}", f"out={folder / 'out'}", *QUICK, *options])
+    code = fit_command([f"runs={path}", f"out={folder / 'out'}", *QUICK, *options])
     found: dict[str, Any] = json.loads((folder / "out" / "fit.json").read_text())
     lost = any(c["code"] == "no_recommendation" and c["level"] == "error" for c in found["checks"])
     assert code == (3 if lost else 0)
@@ -70,7 +70,7 @@ def test_seeds_of_the_best_setting_all_stay(tmp_path: Path) -> None:
 
 def test_select_needs_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid().to_csv(tmp_path / "t.csv", index=False)
-    assert fit.main([f"runs={tmp_path / 't.csv'}", "select=best"]) == 2
+    assert fit_command([f"runs={tmp_path / 't.csv'}", "select=best"]) == 2
     assert "columns=lr:COLUMN" in capsys.readouterr().err
 
 
@@ -91,7 +91,7 @@ def test_too_few_resamples_and_a_folder_that_cannot_be_written(
 ) -> None:
     path = tmp_path / "t.csv"
     grid().to_csv(path, index=False)
-    assert fit.main([f"runs={path}", "resamples=1"]) == 2
+    assert fit_command([f"runs={path}", "resamples=1"]) == 2
     assert "resamples=1: 0 for no interval, or at least 20" in capsys.readouterr().err
     assert main([f"runs={path}", f"out={path}/below"]) == 2
     assert "give another path" in capsys.readouterr().err
@@ -148,5 +148,5 @@ def test_one_approach_alone_recommends_what_it_says_itself(tmp_path: Path) -> No
 
 def test_a_loss_that_never_changes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid().assign(loss=3.0).to_csv(tmp_path / "t.csv", index=False)
-    assert fit.main([f"runs={tmp_path / 't.csv'}", *QUICK]) == 2
+    assert fit_command([f"runs={tmp_path / 't.csv'}", *QUICK]) == 2
     assert "every row has the same loss, 3" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import fit
+from analysis.fit import write as write_fit
 from analysis.results import tracked
 from analysis.values import study_result
 
@@ -42,7 +42,7 @@ def test_what_there_is_none_of_is_left_out(found: study_result.Fit) -> None:
 def test_a_fit_is_the_same_file_whenever_it_was_made(found: study_result.Fit, tmp_path: Path) -> None:
     frame = pd.read_csv(DATA / "runs.csv")
     for name, date in (("one", "2026-01-01T00:00:00+00:00"), ("two", "2027-01-01T00:00:00+00:00")):
-        fit.write(replace(found, created=date), frame, tmp_path / name)
+        write_fit(replace(found, created=date), frame, tmp_path / name)
         assert study_result.load(tmp_path / name / "fit.json").created == date
     for name in ("fit.json", "runs.csv", "points.csv", "metrics.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
