@@ -203,6 +203,11 @@ def test_memory_is_planned(checkout: Path) -> None:
     assert "Fits: 121.95 of 141.00 GB" in run(block("plan memory +reference=405b_x512"), checkout)
 
 
+def test_a_step_is_timed(checkout: Path) -> None:
+    said = run(block("plan step model=8b"), checkout)
+    assert "Predicted: 5.97 s a step of 1,048,576 tokens" in said
+
+
 def test_layouts_are_searched(checkout: Path) -> None:
     said = run(block("plan parallel model=8b"), checkout)
     assert "Predicted fastest: shards 64, ZeRO-1, 4 x 4 sequences" in said

@@ -27,7 +27,7 @@ from study.bench.pipeline_table import (
     table,
     timeline,
 )
-from study.bench.timeline_picture import draw, lane
+from study.planning.timeline_picture import draw, lane
 from study.storage.files import write_atomic
 from study.text import percent
 from train.spec.pipeline_layout import SCHEDULES, STAGES, micro_batches

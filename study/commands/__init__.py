@@ -30,7 +30,8 @@ COMMANDS = {
     "plot": "plots of a search: survival by rung, curves, settings; a population's lineage and schedule",
     "optuna": "write a search to an Optuna storage, for optuna-dashboard and Optuna's plots",
     "gc": "remove checkpoints that are no longer needed; without --yes only list them",
-    "plan": "answers before anything runs: plan memory says what each GPU holds and whether that fits",
+    "plan": "answers before anything runs: memory: what each GPU holds; step: how long a step takes; "
+    "parallel: the fastest layout",
     "cost": "GPU-hours requested, used, lost to failures and idle, including requeued and failed attempts",
     "sync": "send new values to MLflow",
     "export": "export a point's weights for transformers and vLLM, and register them as a model in MLflow",

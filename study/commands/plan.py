@@ -15,6 +15,7 @@ from study.planning.reply import Reply
 
 PLANS = {
     "memory": ("study.planning.memory.plan", "what each GPU holds, by component, and whether that fits"),
+    "step": ("study.planning.step.plan", "how long a step takes on a layout, by what it goes to"),
     "parallel": (
         "study.planning.parallel.plan",
         "which layout of so many GPUs is predicted to be fastest, and why",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 
 from study.config.compose import conf_folder
 from train.spec.communication.cluster import ClusterProfile, read_profile, stride_of
 from train.spec.communication.messages import ALL_REDUCE
 from train.spec.mesh import Axes
+
+MEANING = "profile of the machine: a name in conf/cluster/measured, or the path of one"
+MEMORY = "cluster.gpu_memory_gb"
 
 
 def profile(said: str) -> ClusterProfile:
@@ -27,6 +31,24 @@ def profile(said: str) -> ClusterProfile:
         f"cluster={said} is no profile: {meant}there are {', '.join(there)}, or give the path of one "
         "(python -m study bench comm writes one)"
     )
+
+
+def memory(found: ClusterProfile, words: Sequence[str], said: float) -> int:
+    """Return the memory of a GPU [bytes]: `said` [GB] where words give cluster.gpu_memory_gb, else the profile's."""
+    if any(word.lstrip("+").partition("=")[0] == MEMORY for word in words):
+        return round(said * 1e9)
+    if found.compute.memory is None:
+        raise ValueError(
+            f"cluster profile {found.name} does not say how much memory a GPU has: give {MEMORY}=141, say, or add "
+            "compute.memory [bytes] to the profile"
+        )
+    return round(found.compute.memory)
+
+
+def peak(found: ClusterProfile, precision: str) -> tuple[float, str]:
+    """Return the peak of MFU [FLOP/s] and its format: bf16's for all but fp32, as everybody does."""
+    name = precision if precision == "fp32" else "bf16"
+    return found.compute.matmul_rate(name), name
 
 
 def joins(found: ClusterProfile, ranks: int) -> bool:

@@ -16,7 +16,7 @@ from train.spec.resolve import resolve
 
 Compose = Callable[[Sequence[str]], StudyConfig]
 OWN = {
-    "cluster": "profile of the machine: a name in conf/cluster/measured, or the path of one",
+    "cluster": profiles.MEANING,
     "gpus": "how many GPUs there are; default: one full domain of the profile, such as a host",
     "top": "how many layouts are listed; default: 10",
     "out": "folder of parallel.md, parallel.csv, parallel.svg and parallel.png",
@@ -30,7 +30,6 @@ SEARCHED = (
 )  # fmt: skip
 """The keys that are searched; one that words give a value stays at it."""
 FORMATS = ("bf16", "fp8")
-MEMORY = "cluster.gpu_memory_gb"
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     profiles.check_ranks(found, gpus, _pinned(run, fixed))
     if "precision.name" in fixed:
         found.compute.matmul_rate(run.precision.name)
-    said = study.cluster.gpu_memory_gb if MEMORY in given else None
-    memory = round(said * 1e9) if said is not None else _memory(found)
+    memory = profiles.memory(found, rest, study.cluster.gpu_memory_gb)
     return Question(resolve(run), gpus, found, memory, fixed, top, own_words.folder(own, OWN), tuple(rest))
 
 
@@ -121,12 +119,3 @@ def _pinned(run: RunConfig, fixed: frozenset[str]) -> int:
         if f"parallel.{name}" in fixed:
             product *= getattr(run.parallel, name) or 1
     return product
-
-
-def _memory(found: ClusterProfile) -> int:
-    if found.compute.memory is None:
-        raise ValueError(
-            f"cluster profile {found.name} does not say how much memory a GPU has: give {MEMORY}=141, say, or add "
-            "compute.memory [bytes] to the profile"
-        )
-    return round(found.compute.memory)

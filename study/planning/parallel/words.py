@@ -8,6 +8,7 @@ from typing import Any
 
 from study.planning.memory.words import Table, gb
 from study.planning.parallel.answer import Answer, StepTime, as_words, settings
+from study.planning.parallel.profiles import peak
 from study.planning.parallel.question import Question
 from study.planning.parallel.search import Priced
 from study.planning.parallel.space import Candidate
@@ -96,14 +97,14 @@ def mesh_of(axes: Axes) -> str:
 
 def seconds(value: float) -> str:
     """Return seconds as they are read: three digits, in s or ms."""
-    return f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms"
+    if value >= 1:
+        return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
+    return f"{1e3 * value:.3g} ms"
 
 
 def peak_of(question: Question) -> tuple[float, str]:
-    """Return the peak of MFU [FLOP/s] and its format: bf16's, for fp8 too, as everybody does."""
-    form = question.config.precision.name
-    name = form if form == "fp32" else "bf16"
-    return question.profile.compute.matmul_rate(name), name
+    """Return the peak of MFU [FLOP/s] and its format."""
+    return peak(question.profile, question.config.precision.name)
 
 
 def fields(answer: Answer) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from study.bench.pipeline_table import (
     sentences,
     table,
 )
-from study.bench.timeline_picture import FILLS, draw, lane, ticks_of
+from study.planning.timeline_picture import FILLS, draw, lane, ticks_of
 from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import SCHEDULES, can_split
 from train.spec.pipeline_schedule.orders import Kind, orders

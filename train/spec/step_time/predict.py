@@ -17,13 +17,14 @@ from train.spec.communication.step import step_messages
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, window_of
 from train.spec.mesh import Axes, strategy
-from train.spec.step_time import host, overlap, timeline
+from train.spec.step_time import host, overlap
 from train.spec.step_time.block import block_time, shape_of
 from train.spec.step_time.copies import copied
 from train.spec.step_time.device import Device, device_of
 from train.spec.step_time.ends import embedding_time, head_shape, head_time
 from train.spec.step_time.recompute import modes
 from train.spec.step_time.result import COPIES, GAPS, SUMS, StepTime, added
+from train.spec.step_time.timeline import Pipeline
 from train.spec.step_time.update import accumulated, update_time
 from train.spec.step_time.update import check as update_check
 
@@ -66,10 +67,11 @@ def step_time(config: RunConfig, axes: Axes, cluster: ClusterProfile, slowest: f
     moved = {COPIES: copied(messages, config), SUMS: accumulated(config, axes, busiest.number, count)}
     parts = added((1.0, busiest.forward), (1.0, busiest.backward), (1.0, gaps), (1.0 / device.memory, moved))
     compute = sum(parts.values())
-    bubble = 0.0
+    pipeline = None
     if axes.pp > 1:
         within = sum(exposed.get(axis, 0.0) for axis in ("tp", "cp"))
-        bubble = work.bubble(cluster, ranks, within / busiest.seconds)
+        pipeline = work.pipeline(cluster, ranks, within / busiest.seconds)
+    bubble = pipeline.bubble if pipeline else 0.0
     if axes.size > 1 and slowest > 1.0:
         exposed["stragglers"] = (slowest - 1.0) * compute
     update = update_time(config, axes, busiest.number, device)
@@ -87,6 +89,7 @@ def step_time(config: RunConfig, axes: Axes, cluster: ClusterProfile, slowest: f
         model_flops=float(config.batch.tokens) * _flops(config),
         ranks=axes.size,
         parts={name: seconds for name, seconds in parts.items() if seconds > 0.0},
+        pipeline=pipeline,
     )
 
 
@@ -154,14 +157,13 @@ class _Work:
         found = Counter((window_of(model, n), keep <= n < model.layers - keep) for n in stage.blocks)
         return list(found.items())
 
-    def bubble(self, cluster: ClusterProfile, ranks: list[_Rank], waiting: float) -> float:
-        """Return the seconds in which the busiest rank of a pipeline has nothing to do, with its messages.
+    def pipeline(self, cluster: ClusterProfile, ranks: list[_Rank], waiting: float) -> Pipeline:
+        """Return what a pipeline's schedule runs.
 
         waiting: what its passes wait for messages within layers, as a share of what they compute.
         """
         config, axes = self.config, self.axes
         passes, sequences = max(1, self.micro.passes), self.micro.sizes[0]
-        count = len(self.micro.sizes) // passes
         times: dict[int, tuple[float, float]] = {}
         for rank in ranks:
             shares = self._shares(rank.number, rank.blocks, sequences)
@@ -171,5 +173,5 @@ class _Work:
         size = stream_bytes(config, axes, sequences) // axes.tp
         message = cluster.seconds(Message(SEND, "pp", axes.pp, size, 1, "stream", "forward"), stride_of("pp", axes))
         forward, backward = zip(*(times[stage] for stage in sorted(times)), strict=True)
-        busy = timeline.run(replace(config.parallel, pp=axes.pp), count, forward, backward, message)
-        return passes * max(0.0, busy.step - max(busy.ranks))
+        layout = replace(config.parallel, pp=axes.pp)
+        return Pipeline(layout, len(self.micro.sizes) // passes, passes, forward, backward, message)

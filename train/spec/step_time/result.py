@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from train.spec.step_time.timeline import Pipeline
+
 MATMUL, NARROW, ATTENTION, HEAD = "matmul", "narrow matmul", "attention", "head"
 ELEMENTWISE, LOSS, EMBEDDING, CASTS = "norms and elementwise", "loss", "embedding", "casts"
 AGAIN, AGAIN_ELEMENTWISE, COPIES, GAPS = "recomputation", "recomputed elementwise", "copies of messages", "gaps"
@@ -22,7 +24,8 @@ class StepTime:
     work. launch: time that the GPU waits for launches; 0 where a graph or enough work hides them. exposed:
     communication that compute does not hide, by axis (fsdp, dp, tp, cp, pp, world) and `stragglers`. bubble: idle time
     of the pipeline, with its messages. update: optimizer, clipping. tokens: of a step. model_flops: of a step, as the
-    trainer's MFU counts them. parts: what `compute` consists of [s].
+    trainer's MFU counts them. parts: what `compute` consists of [s]. pipeline: what its schedule runs, if
+    there is one.
     """
 
     compute: float
@@ -34,6 +37,7 @@ class StepTime:
     model_flops: float
     ranks: int
     parts: Mapping[str, float]
+    pipeline: Pipeline | None = None
 
     @property
     def seconds(self) -> float:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import SCHEDULES, stages_of, stages_per_rank
 from train.spec.pipeline_schedule.closed_forms import closed_step
-from train.spec.pipeline_schedule.simulation import Times, simulate
+from train.spec.pipeline_schedule.simulation import Timeline, Times, simulate
 
 SIMULATED = 256
 """Passes of a step up to which its schedule is simulated, in about 1 ms; beyond, stages count as all alike."""
@@ -23,6 +23,33 @@ class Busy:
 
     step: float
     ranks: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What a pipeline's schedule runs: `passes` times in a step, `count` micro-batches each.
+
+    forward, backward: of each stage, in the model's order, with what messages within layers add [s]. message: from a
+    rank to the next [s].
+    """
+
+    layout: ParallelConfig
+    count: int
+    passes: int
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    message: float
+
+    @property
+    def bubble(self) -> float:
+        """The seconds of a step in which the busiest rank has nothing to do."""
+        busy = run(self.layout, self.count, self.forward, self.backward, self.message)
+        return self.passes * max(0.0, busy.step - max(busy.ranks))
+
+    def timeline(self) -> Timeline:
+        """Return when each rank runs which micro-batch, by simulation [s]; half of a backward pass is for weights."""
+        half = tuple(time / 2 for time in self.backward)
+        return simulate(self.layout, self.count, Times(self.forward, half, half, self.message))
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,80 @@
+"""What is asked of a step's time, from the words of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from study.config.schema import StudyConfig
+from study.planning import own_words
+from study.planning.memory.question import Subject, axes_of
+from study.planning.memory.sheet import largest_micro_batch
+from study.planning.parallel import profiles
+from train.spec.communication.cluster import ClusterProfile
+from train.spec.communication.stages import micro_batches_of
+from train.spec.config import RunConfig
+from train.spec.mesh import Axes
+from train.spec.resolve import resolve
+
+Compose = Callable[[Sequence[str]], StudyConfig]
+OWN = {
+    "cluster": profiles.MEANING,
+    "gpus": "how many GPUs there are; default: one full domain of the profile, such as a host",
+    "slowest": "how many times as long the slowest GPU computes as the others, which wait for it; default: 1",
+    "out": "folder of step.md, step.csv, step.svg and step.png, and with a pipeline timeline.svg",
+}
+"""Words beside keys and groups, with what they mean."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A resolved run with its micro-batch on GPUs of so much memory [bytes], as a profile joins them.
+
+    chosen: the micro-batch was not given, and is the largest that fits, in a pipeline what the trainer plans with.
+    """
+
+    config: RunConfig
+    axes: Axes
+    profile: ClusterProfile
+    memory: int
+    slowest: float = 1.0
+    chosen: bool = False
+    out: Path | None = None
+
+
+def ask(words: Sequence[str], compose: Compose) -> Question:
+    """Return the question that words ask; ValueError names the word, its value and what would do."""
+    own, rest = own_words.split(words, OWN)
+    if "cluster" not in own:
+        raise ValueError(f"cluster= is missing: give the {OWN['cluster']}, such as cluster=h200_x8_400g")
+    found = profiles.profile(own["cluster"])
+    gpus = own_words.number("gpus", own.get("gpus")) or profiles.innermost(found)
+    slowest = _slowest(own.get("slowest"))
+    study = compose(rest)
+    run = resolve(study.run())
+    run = replace(run, runtime=replace(run.runtime, device="cuda"))
+    profiles.check_ranks(found, gpus)
+    axes = axes_of(run, gpus)
+    memory = profiles.memory(found, rest, study.cluster.gpu_memory_gb)
+    chosen = run.parallel.micro_batch_sequences is None
+    if chosen:
+        run = replace(run, parallel=replace(run.parallel, micro_batch_sequences=_micro_batch(run, axes, memory)))
+    return Question(run, axes, found, memory, slowest, chosen, own_words.folder(own, OWN))
+
+
+def _micro_batch(run: RunConfig, axes: Axes, memory: int) -> int:
+    """Return the sequences of a micro-batch that is left open; of one alone where none fits."""
+    if axes.pp > 1:
+        return micro_batches_of(run, axes, "cuda").sizes[0]
+    return max(1, largest_micro_batch(Subject(run, axes, memory)))
+
+
+def _slowest(said: str | None) -> float:
+    try:
+        found = 1.0 if said is None else float(said)
+    except ValueError:
+        found = 0.0
+    if not 1.0 <= found < float("inf"):
+        raise ValueError(f"slowest={said} is not allowed: the slowest GPU's time over the others', at least 1 (1.05)")
+    return found
