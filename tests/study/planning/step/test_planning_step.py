@@ -80,7 +80,10 @@ def test_what_does_not_fit_is_refused() -> None:
     [
         (("gpus=8",), "cluster= is missing"),
         (("cluster=h200_x4", "gpus=8"), "the nearest is gpus=4"),
-        (("cluster=h200_x8_400g", "gpus=16", "parallel.dp_shard=4", "parallel.dp_replicate=1"), "gpus=16: .*the nearest is gpus=4"),
+        (
+            ("cluster=h200_x8_400g", "gpus=16", "parallel.dp_shard=4", "parallel.dp_replicate=1"),
+            "gpus=16: .*the nearest is gpus=4",
+        ),
         (("cluster=h200_x8_400g", "slowest=0.5"), "slowest=0.5 is not allowed"),
         (("cluster=h200_x8_400g", "slowest=late"), "slowest=late is not allowed"),
         (("cluster=h200_x8_400g", "slow=1.1"), "did you mean slowest=1.1"),
