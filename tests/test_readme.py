@@ -198,9 +198,10 @@ def test_sweep_anything(checkout: Path) -> None:
 
 
 def test_memory_is_planned(checkout: Path) -> None:
-    assert "Fits: 61.07 of 80.00 GB" in run(block("plan memory model=30b"), checkout)
-    assert "Fits: 25.77 of 80.00 GB" in run(block("plan memory roles=rlhf"), checkout)
-    assert "Fits: 121.95 of 141.00 GB" in run(block("plan memory +reference=405b_x512"), checkout)
+    assert "Fits: 61.76 of 80.00 GB" in run(block("plan memory model=30b"), checkout)
+    assert "Fits: 26.47 of 80.00 GB" in run(block("plan memory roles=rlhf"), checkout)
+    assert "Fits: 123.11 of 141.00 GB" in run(block("plan memory +reference=405b_x512"), checkout)
+    assert "As many as 54 sequences" in run(block("generate=32"), checkout)
 
 
 def test_a_step_is_timed(checkout: Path) -> None:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from analysis.report.figures.style import INK, PAPER, SMALL, frame, rc
+from analysis.text.colours import ramp
 
 DOTS = 150
 """Resolution of the PNG [dots per inch]."""
-RED = "#c23b22"
+GROUPS = {
+    "copies": ("casts", "gathered", "gradient buffers"),
+    "activations": ("activations", "recomputed block", "block at work", "prompt at work"),
+    "logits and head": ("logits", "head", "logits and streams"),
+    "messages, update": ("messages", "update", "workspaces"),
+    "margin, context, NCCL": ("margin", "context", "NCCL"),
+}
+"""Components that have one colour together; all others have one each."""
 
 
 @dataclass(frozen=True)
@@ -21,29 +32,43 @@ class Limit:
 
 def draw(bars: Mapping[str, Mapping[str, int]], order: Sequence[str], limit: Limit, out: Path) -> list[Path]:
     """Draw bars by name, of parts by component [bytes], as memory.svg and memory.png in `out`; return the files."""
-    from matplotlib import colormaps
+    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.0, 1.6 + 0.36 * len(bars)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    names = list(bars)
-    shown = [name for name in order if any(parts.get(name) for parts in bars.values())]
-    starts = [0.0] * len(names)
-    for number, component in enumerate(shown):
-        sizes = [bars[name].get(component, 0) / 1e9 for name in names]
-        axes.barh(names, sizes, left=starts, label=component, color=colormaps["tab20"](number % 20), height=0.7)
-        starts = [start + size for start, size in zip(starts, sizes, strict=True)]
-    axes.axvline(limit.memory / 1e9, color=RED, linewidth=1.2)
-    axes.text(limit.memory / 1e9, 1.01, f" {limit.memory / 1e9:g} GB", transform=axes.get_xaxis_transform(), color=RED)
-    axes.invert_yaxis()
-    axes.set_xlabel("GB on the fullest GPU")
-    axes.set_title(limit.title, fontsize=9, loc="left", pad=14)
-    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    found = [out / "memory.svg", out / "memory.png"]
-    for path in found:
-        figure.savefig(path, format=path.suffix[1:], dpi=DOTS)
+    drawn = {name: grouped(parts) for name, parts in bars.items()}
+    shown = [group for group in dict.fromkeys(map(_group, order)) if any(parts.get(group) for parts in drawn.values())]
+    settings: Any = rc()
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(8.0, 2.2 + 0.36 * len(bars)), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = frame(figure.subplots(), "GB on the fullest GPU", "")
+        names, starts = list(drawn), [0.0] * len(drawn)
+        for component, colour in zip(shown, ramp(len(shown)), strict=True):
+            sizes = [drawn[name].get(component, 0) / 1e9 for name in names]
+            axes.barh(names, sizes, left=starts, label=component, color=colour, height=0.7, edgecolor=PAPER, lw=0.4)
+            starts = [start + size for start, size in zip(starts, sizes, strict=True)]
+        memory = limit.memory / 1e9
+        axes.axvline(memory, color=INK, linewidth=1.2, linestyle="--")
+        axes.text(memory, 1.01, f" {memory:g} GB", transform=axes.get_xaxis_transform(), color=INK, fontsize=SMALL)
+        axes.grid(False, axis="y")
+        axes.invert_yaxis()
+        figure.suptitle(limit.title, fontsize=SMALL, x=0.01, ha="left", color=INK)
+        figure.legend(loc="outside lower center", ncols=4, frameon=False, labelcolor=INK)
+        found = [out / "memory.svg", out / "memory.png"]
+        for path in found:
+            figure.savefig(path, format=path.suffix[1:], dpi=DOTS)
     return found
+
+
+def grouped(parts: Mapping[str, int]) -> dict[str, int]:
+    """Return parts by component as parts by what has one colour in the picture [bytes]."""
+    found: dict[str, int] = {}
+    for component, size in parts.items():
+        group = _group(component)
+        found[group] = found.get(group, 0) + size
+    return found
+
+
+def _group(component: str) -> str:
+    return next((group for group, members in GROUPS.items() if component in members), component)

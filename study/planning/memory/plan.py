@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from study.config.single import composed
+from study.planning.memory import generation
 from study.planning.memory import words as say
 from study.planning.memory.figure import Limit, draw
-from study.planning.memory.question import Question, ask
+from study.planning.memory.question import Generation, Question, ask
 from study.planning.memory.sheet import Answer, answer
 from study.planning.memory.together import Together, together
 from study.planning.reply import Reply
+from study.text import counted
 from train.spec.accounting.step import COMPONENTS
 
 
 def reply(words: Sequence[str]) -> Reply:
     """Return the answer to the words; ValueError for what the user can put right."""
     question = ask(words, composed)
+    if question.generation is not None:
+        return _of_generation(question, question.generation, words)
     return _of_one(question, words) if list(question.subjects) == ["model"] else _of_several(question, words)
 
 
@@ -45,6 +49,17 @@ def _of_several(question: Question, words: Sequence[str]) -> Reply:
     return Reply(text, {**fields, "files": files}, "" if found.fits else said)
 
 
+def _of_generation(question: Question, asked: Generation, words: Sequence[str]) -> Reply:
+    found = generation.generating(question.single, asked)
+    title, tables, said = generation.title(found), generation.tables(found), generation.verdict(found)
+    page = say.markdown(title, tables, said, _command(words))
+    fields = generation.fields(found)
+    bars = {counted(found.sequences, "sequence"): {**found.parts, **found.beside}}
+    files = _written(question.out, page, fields, bars, Limit(title, question.single.memory))
+    text = say.text(title, tables, "" if not found.fits else said)
+    return Reply(text, {**fields, "files": files}, "" if found.fits else said)
+
+
 def _command(words: Sequence[str]) -> str:
     return f"python -m study plan memory {shlex.join(words)}"
 
@@ -60,7 +75,7 @@ def _written(
     page.write_text(text, "utf-8")
     rows.write_text(say.comma_separated(fields), "utf-8")
     order = [*COMPONENTS, *dict.fromkeys(name for parts in bars.values() for name in parts)]
-    pictures = draw(bars, sorted(dict.fromkeys(order), key=("margin", "context").__contains__), limit, out)
+    pictures = draw(bars, sorted(dict.fromkeys(order), key=("margin", "context", "NCCL").__contains__), limit, out)
     return [str(path) for path in (page, rows, *pictures)]
 
 
@@ -68,7 +83,12 @@ def _bars(found: Answer) -> dict[str, dict[str, int]]:
     variants = [*found.stages, *found.policies]
     named = [one.name if one.name.startswith("ZeRO") else f"checkpointing {one.name}" for one in variants]
     return {
-        name: {**one.sheet.peak.parts, "margin": one.sheet.margin, "context": one.sheet.context}
+        name: {
+            **one.sheet.peak.parts,
+            "margin": one.sheet.margin,
+            "context": one.sheet.context,
+            "NCCL": one.sheet.nccl,
+        }
         for name, one in zip(named, variants, strict=True)
     }
 
@@ -76,5 +96,5 @@ def _bars(found: Answer) -> dict[str, dict[str, int]]:
 def _phases(found: Together) -> dict[str, dict[str, int]]:
     resting: dict[str, int] = {one.role: one.staying for one in found.placed}
     whole = sum(resting.values())
-    beside: dict[str, Any] = {"margin": found.margin, "context": found.context}
+    beside: dict[str, Any] = {"margin": found.margin, "context": found.context, "NCCL": found.nccl}
     return {name: {**resting, "at work": size - whole, **beside} for name, size in found.phases.items()}

@@ -24,6 +24,10 @@ OWN = {
     "out": "folder of memory.md, memory.csv, memory.svg and memory.png",
     "roles": "models that share the GPUs: policy and critic are trained, reference and reward are not; rlhf: all four",
     "rollouts": "roles: sequences that each GPU generates at once; default: its share of a step",
+    "generate": "what generation takes instead of training: so many sequences of data.sequence_length at once on each "
+    "replica",
+    "cached": "generate: numbers that a token keeps in each layer, for latent attention (512 + 64 in DeepSeek-V2); "
+    "default: keys and values of the model's heads",
 }
 """Words beside keys and groups, with what they mean."""
 
@@ -43,12 +47,27 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Generation:
+    """Sequences that one replica generates at once.
+
+    cached: numbers that a token keeps in each layer; None: keys and values of the model's heads.
+    """
+
+    sequences: int
+    cached: int | None = None
+
+
+@dataclass(frozen=True)
 class Question:
-    """What is asked: one subject by role, "model" where there are no roles; where the files go; rollouts of a GPU."""
+    """What is asked: one subject by role, "model" where there are no roles; where the files go; rollouts of a GPU.
+
+    generation: what is generated, where that is asked instead of training.
+    """
 
     subjects: Mapping[str, Subject]
     out: Path | None = None
     rollouts: int | None = None
+    generation: Generation | None = None
 
     @property
     def single(self) -> Subject:
@@ -71,7 +90,18 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     rollouts = own_words.number("rollouts", own.get("rollouts"))
     if rollouts is not None and not roles:
         raise ValueError(f"rollouts={rollouts} belongs to roles: add roles=rlhf, or leave it out")
-    return Question(subjects, own_words.folder(own, OWN), rollouts)
+    return Question(subjects, own_words.folder(own, OWN), rollouts, _generation(own, roles))
+
+
+def _generation(own: Mapping[str, str], roles: Sequence[str]) -> Generation | None:
+    sequences, cached = (own_words.number(name, own.get(name)) for name in ("generate", "cached"))
+    if sequences is None:
+        if cached is not None:
+            raise ValueError(f"cached={cached} belongs to generation: add generate=1, or leave it out")
+        return None
+    if roles:
+        raise ValueError(f"generate={sequences} is of one model: leave roles= out, or give rollouts={sequences}")
+    return Generation(sequences, cached)
 
 
 def _roles(said: str | None) -> tuple[str, ...]:

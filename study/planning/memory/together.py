@@ -40,11 +40,12 @@ class Together:
     memory: int
     margin: int
     context: int
+    nccl: int = 0
 
     @property
     def needed(self) -> int:
         """What a GPU has to have [bytes]."""
-        return max(self.phases.values()) + self.margin + self.context
+        return max(self.phases.values()) + self.margin + self.context + self.nccl
 
     @property
     def fits(self) -> bool:
@@ -66,9 +67,11 @@ def together(question: Question) -> Together:
         phases["policy generates"] = resting + cached + passing.gathered + _generating(policy, rollouts)
     for one in placed:
         phases[f"{one.role} {'trains' if one.trained else 'judges'}"] = resting + one.at_work
-    sharded = any(held.part_of(s.config, s.axes, 0).sharded for s in question.subjects.values())
-    margin = outside.margin(max(phases.values()), sharded, "cuda")
-    return Together(placed, phases, cached, rollouts, first.gpus, first.memory, margin, outside.context("cuda"))
+    meshes = {(s.axes, held.part_of(s.config, s.axes, 0).sharded) for s in question.subjects.values()}
+    margin = outside.margin(max(phases.values()), any(sharded for _, sharded in meshes), "cuda")
+    count = sum(outside.communicators(*mesh) for mesh in meshes)  # models of one layout share their groups
+    context, buffers = outside.context("cuda"), outside.nccl(count, "cuda")
+    return Together(placed, phases, cached, rollouts, first.gpus, first.memory, margin, context, buffers)
 
 
 def _placed(role: str, subject: Subject) -> Placed:

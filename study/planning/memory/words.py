@@ -10,7 +10,7 @@ from typing import Any
 from study.planning.memory.question import Subject
 from study.planning.memory.sheet import Answer, Variant
 from study.planning.memory.together import Together
-from study.text import WIDTH, aligned
+from study.text import WIDTH, aligned, human
 from train.spec.accounting import held
 from train.spec.accounting.step import COMPONENTS
 from train.spec.axes import MESH_AXES
@@ -42,7 +42,7 @@ def shared_tables(found: Together) -> list[Table]:
     models = Table(
         "Models, GB on each GPU",
         ("model", "parameters", "stays", "at work"),
-        tuple((one.role, _count(one.params), gb(one.staying), gb(one.at_work)) for one in found.placed),
+        tuple((one.role, human(one.params), gb(one.staying), gb(one.at_work)) for one in found.placed),
     )
     phases = Table(
         f"Phases, GB on each GPU ({found.rollouts} sequences generated at once: {gb(found.cache)} of keys and values)",
@@ -159,6 +159,7 @@ def shared_fields(found: Together) -> dict[str, Any]:
         "rollouts": found.rollouts,
         "context": found.context,
         "margin": found.margin,
+        "nccl": found.nccl,
     }
 
 
@@ -167,6 +168,8 @@ def shared_verdict(found: Together) -> str:
     phase = max(found.phases, key=lambda name: found.phases[name])
     needs = f"{gb(found.needed)} of {gb(found.memory)} GB on each of gpus={found.gpus}"
     beside = f"most while the {phase}; {gb(found.margin)} GB of it for the allocator, {gb(found.context)} for CUDA"
+    if found.nccl:
+        beside += f", {gb(found.nccl)} for NCCL"
     if found.fits:
         return f"Fits: {needs} ({beside})."
     over = gb(found.needed - found.memory)
@@ -183,6 +186,7 @@ def _variant(one: Variant, subject: Subject) -> dict[str, Any]:
         "needed": sheet.needed,
         "margin": sheet.margin,
         "context": sheet.context,
+        "nccl": sheet.nccl,
         "host": sheet.host,
         "micro_batch": sheet.sequences,
         "waiting": sheet.waiting,
@@ -194,10 +198,10 @@ def _variant(one: Variant, subject: Subject) -> dict[str, Any]:
 def _parameters(answer: Answer) -> Table:
     counts, cost = answer.counts, answer.flops
     of = {"embedding": 0, "attention": cost.projections + cost.scores, "mlp": cost.mlp, "norms": 0, "head": cost.head}
-    rows = [(name, _count(getattr(counts, name)), _count(3 * flops)) for name, flops in of.items()]
-    rows += [("total", _count(counts.total), _count(cost.training))]
-    rows += [("without attention scores", "", _count(cost.without_attention))]
-    rows += [("made again", "", _count(answer.chosen.recomputed))]
+    rows = [(name, human(getattr(counts, name)), human(3 * flops)) for name, flops in of.items()]
+    rows += [("total", human(counts.total), human(cost.training))]
+    rows += [("without attention scores", "", human(cost.without_attention))]
+    rows += [("made again", "", human(answer.chosen.recomputed))]
     return Table(
         "Parameters, and FLOPs of a token forward and backward", ("component", "parameters", "FLOPs"), tuple(rows)
     )
@@ -233,7 +237,10 @@ def _components(answer: Answer) -> Table:
     sheet = answer.chosen.sheet
     sizes = [(name, sheet.peak.parts[name]) for name in COMPONENTS if name in sheet.peak.parts]
     sizes += [("tensors together", sheet.peak.total), ("allocator's margin", sheet.margin)]
-    sizes += [("CUDA context", sheet.context), ("needed", sheet.needed)]
+    sizes.append(("CUDA context", sheet.context))
+    if sheet.nccl:
+        sizes.append(("NCCL's buffers, estimated", sheet.nccl))
+    sizes.append(("needed", sheet.needed))
     if sheet.host:
         sizes.append(("in host memory", sheet.host))
     rows = tuple((name, f"{size:,}", gb(size)) for name, size in sizes)
@@ -258,7 +265,7 @@ def _policies(answer: Answer) -> Table:
         kept = parts.get("activations", 0) + parts.get("recomputed block", 0)
         more = one.recomputed / answer.flops.training
         rows.append(
-            (one.name, gb(kept), gb(one.sheet.needed), _count(one.recomputed), f"{more:.1%}", _fits(one, answer))
+            (one.name, gb(kept), gb(one.sheet.needed), human(one.recomputed), f"{more:.1%}", _fits(one, answer))
         )
     head = ("policy", "activations", "needed", "FLOPs again", "of a step", "fits")
     return Table("Checkpointing, GB on the fullest GPU and FLOPs of a token", head, tuple(rows))
@@ -266,10 +273,3 @@ def _policies(answer: Answer) -> Table:
 
 def _fits(one: Variant, answer: Answer) -> str:
     return "yes" if one.fits(answer.subject) else "no"
-
-
-def _count(value: float) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.4g}{unit}"
-    return f"{value:g}"

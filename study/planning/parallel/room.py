@@ -66,7 +66,8 @@ class Room:
                 busy += gradients
             most = max(most, weights.states + max(busy, gradients))
         sharded = ranks[0].part.sharded
-        return most + outside.margin(int(most), sharded, "cuda") - 1 + outside.context("cuda")
+        beside = outside.context("cuda") + outside.nccl(outside.communicators(axes, sharded), "cuda")
+        return most + outside.margin(int(most), sharded, "cuda") - 1 + beside
 
     def _of(self, layout: Layout) -> tuple[Layout, tuple[Weights, ...], Kept, Kept]:
         found = self._least.get(id(layout))

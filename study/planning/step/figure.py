@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from analysis.report.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PINK, frame, rc
 from study.planning.step.words import LIMITS
@@ -20,7 +21,8 @@ def draw(parts: Sequence[tuple[str, float, str]], title: str, out: Path) -> list
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    with mpl.rc_context(rc()):
+    settings: Any = rc()
+    with mpl.rc_context(settings):
         figure = Figure(figsize=(8.0, 1.4 + 0.3 * len(parts)), layout="constrained")
         FigureCanvasAgg(figure)
         axes = frame(figure.subplots(), "predicted time [ms]", "")

@@ -45,7 +45,7 @@ def test_a_preset_fits_as_its_comment_says(name: str) -> None:
     found = sheet(run, shape)
     assert found.needed < memory
     assert footprint(run, shape, "cuda").total >= found.peak.total
-    parts = {**found.peak.parts, "margin": found.margin, "context": found.context}
+    parts = {**found.peak.parts, "margin": found.margin, "context": found.context, "NCCL": found.nccl}
     told = ", ".join(f"{part} {size / 1e9:.2f}" for part, size in parts.items())
     comment = (conf_folder() / "reference" / f"{name}.yaml").read_text().replace("\n# ", " ")
     assert f"GB a GPU at its peak: {told}; needed {found.needed / 1e9:.2f}\n" in comment

@@ -20,6 +20,34 @@ and 1B), 0.7 % (1B in fp8) on one GPU; 6.9 % (1B) and 6.1 % (1B in fp8) with FSD
 and go.
 """
 
+CHANNELS = 24
+"""Channels of a communicator, as NCCL logs them on eight H100s that NVLink joins (issue 1259 of NVIDIA/nccl).
+
+Most other machines have 2 to 16.
+"""
+BUFFERS = 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8 + (4 << 20)
+"""Buffers of a ring's channel for NCCL's three protocols, LL, LL128 and Simple [bytes].
+
+By src/include/device.h and the default of NCCL_BUFFSIZE. Memory grows with channels and with communicators (issues 864
+and 986 of NVIDIA/nccl). Trees and NVLink multicast take more.
+"""
+
+
+def communicators(axes: Axes, sharded: bool, ends: bool = False) -> int:
+    """Return how many of NCCL's communicators a rank's messages of a step go through: one for each group of ranks.
+
+    sharded: FSDP2 holds the weights. ends: the first and the last stage of a pipeline add up a tied embedding.
+    """
+    groups = [axes.pp, axes.tp, axes.cp, axes.data * axes.cp, axes.size]
+    if sharded:
+        groups += [axes.fsdp, axes.dp_replicate]
+    return sum(ranks > 1 for ranks in groups) + int(ends and axes.pp > 1)
+
+
+def nccl(count: int, device: str) -> int:
+    """Return what the buffers of so many communicators are estimated to take [bytes]; this has not been measured."""
+    return count * CHANNELS * BUFFERS if device == "cuda" else 0
+
 
 def workspaces(config: RunConfig, axes: Axes, device: str) -> int:
     """Return the bytes of cuBLAS's workspaces: forward and backward pass each have one, and a recorded step its own."""

@@ -38,7 +38,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A rank's moments. rank: of the pipeline. host: what lies in its CPU's memory. margin, context: beside tensors.
+    """A rank's moments. rank: of the pipeline. host: what lies in its CPU's memory. margin, context, nccl: beside
+    tensors [bytes].
 
     sequences: of a micro-batch. micro_batches: of a step. waiting: of them, those that wait for their backward pass.
     """
@@ -51,6 +52,7 @@ class Sheet:
     host: int
     context: int
     margin: int
+    nccl: int = 0
 
     @property
     def peak(self) -> Moment:
@@ -59,8 +61,8 @@ class Sheet:
 
     @property
     def needed(self) -> int:
-        """What the GPU has to have [bytes]: the peak, what the allocator reserves over it, CUDA's context."""
-        return self.peak.total + self.margin + self.context
+        """What the GPU has to have [bytes]: the peak, what the allocator reserves over it, what CUDA and NCCL take."""
+        return self.peak.total + self.margin + self.context + self.nccl
 
 
 def sheet(config: RunConfig, axes: Axes, device: str = "cuda", sequences: int | None = None) -> Sheet:
@@ -84,7 +86,15 @@ def of_rank(config: RunConfig, axes: Axes, device: str, sequences: int, rank: in
     most = max(moment.total for moment in moments)
     sharded = step.part.sharded
     return Sheet(
-        rank, size, count, waiting, moments, step.host, outside.context(device), outside.margin(most, sharded, device)
+        rank,
+        size,
+        count,
+        waiting,
+        moments,
+        step.host,
+        outside.context(device),
+        outside.margin(most, sharded, device),
+        outside.nccl(outside.communicators(axes, sharded, config.model.tied_embeddings), device),
     )
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import pytest
 from study.__main__ import main
 from study.config.schema import ClusterConfig, StudyConfig
 from study.config.single import composed
+from study.planning.memory.figure import grouped
+from study.planning.memory.generation import Generating, generating
+from study.planning.memory.generation import verdict as said_of
 from study.planning.memory.question import Question, Subject, ask, axes_of
 from study.planning.memory.sheet import Answer, Change, answer, largest_micro_batch
 from study.planning.memory.together import together
 from study.planning.memory.words import comma_separated, fields, refusal, tables, verdict
+from train.spec.accounting import outside
 from train.spec.accounting.step import sheet as sheet_of
 from train.spec.config import BatchConfig, BudgetConfig, DataConfig, ModelConfig, ParallelConfig, PrecisionConfig
 from train.spec.mesh import Axes
@@ -30,13 +35,18 @@ FSDP = ParallelConfig(dp_replicate=1, dp_shard=None)
 def config(words: Sequence[str] = (), **changes: Any) -> StudyConfig:
     """Return a config in place of a composed one; memory= and width= of the words count."""
     given = dict(word.partition("=")[::2] for word in words)
+    model = replace(MODEL, width=int(given.get("width", 1024)))
     return StudyConfig(
-        model=replace(MODEL, width=int(given.get("width", 1024))),
         data=DataConfig(sequence_length=1024, vocab_size=8192),
         batch=BatchConfig(tokens=64 * 1024),
         budget=BudgetConfig(tokens=10**8),
         precision=PrecisionConfig(name="bf16"),
-        **{"parallel": FSDP, "cluster": ClusterConfig(gpu_memory_gb=float(given.get("memory", 80))), **changes},
+        **{
+            "model": model,
+            "parallel": FSDP,
+            "cluster": ClusterConfig(gpu_memory_gb=float(given.get("memory", 80))),
+            **changes,
+        },
     )
 
 
@@ -104,7 +114,7 @@ def test_ranks_that_do_not_divide_name_the_nearest_number() -> None:
 
 
 def test_the_micro_batch_is_the_largest_that_fits() -> None:
-    asked = subject(memory=5)
+    asked = subject(memory=5.7)
     size = largest_micro_batch(asked)
     assert 16 % size == 0 and 1 < size < 16
     needed = [sheet_of(asked.config, asked.axes, "cuda", n).needed for n in (size, 2 * size)]  # cut evenly
@@ -138,13 +148,13 @@ def no(memory: float, **changes: Any) -> Answer:
 
 
 def test_what_does_not_fit_names_the_smallest_change_that_does() -> None:
-    many = no(5, parallel=replace(FSDP, micro_batch_sequences=16))
+    many = no(5.7, parallel=replace(FSDP, micro_batch_sequences=16))
     assert many.cure is not None
-    assert many.cure[0] == "parallel.micro_batch_sequences=8" and many.cure[1] <= 5e9
+    assert many.cure[0] == "parallel.micro_batch_sequences=8" and many.cure[1] <= 5.7e9
     said = refusal(many)
     assert verdict(many) == said
     assert said.startswith("does not fit: with parallel.micro_batch_sequences=16 each of gpus=4 needs ")
-    assert "GB more than cluster.gpu_memory_gb=5; parallel.micro_batch_sequences=8 fits (" in said
+    assert "GB more than cluster.gpu_memory_gb=5.7; parallel.micro_batch_sequences=8 fits (" in said
 
 
 COPIES = ParallelConfig(dp_replicate=None)
@@ -153,13 +163,13 @@ COPIES = ParallelConfig(dp_replicate=None)
 @pytest.mark.parametrize(
     ("memory", "parallel", "words"),
     [
-        (2.0, FSDP, "memory.checkpointing=full"),
-        (2.0, replace(FSDP, micro_batch_sequences=4), "parallel.micro_batch_sequences=1 memory.checkpointing=full"),
-        (1.7, FSDP, "gpus=32"),
-        (2.5, COPIES, "parallel=fsdp"),
-        (2.0, COPIES, "memory.checkpointing=full parallel=fsdp"),
-        (3.3, replace(COPIES, dp_replicate=4), "memory.checkpointing=full"),
-        (0.1, FSDP, None),
+        (2.7, FSDP, "memory.checkpointing=full"),
+        (2.7, replace(FSDP, micro_batch_sequences=4), "parallel.micro_batch_sequences=1 memory.checkpointing=full"),
+        (2.4, FSDP, "gpus=32"),
+        (3.2, COPIES, "parallel=fsdp"),
+        (2.7, COPIES, "memory.checkpointing=full parallel=fsdp"),
+        (3.8, replace(COPIES, dp_replicate=4), "memory.checkpointing=full"),
+        (0.8, FSDP, None),
     ],
 )
 def test_the_smallest_change_is_looked_for(memory: float, parallel: ParallelConfig, words: str | None) -> None:
@@ -219,12 +229,50 @@ def test_four_models_share_their_gpus() -> None:
     assert found.phases["critic trains"] == resting + by_role["critic"].at_work
     assert found.cache == 16 * 1024 * 2 * 8 * 1024 * 2, "16 sequences of a step on each GPU"
     assert found.phases["policy generates"] > resting + found.cache
-    assert found.needed == max(found.phases.values()) + found.margin + found.context
+    assert found.needed == max(found.phases.values()) + found.margin + found.context + found.nccl
+    assert found.nccl == 3 * outside.CHANNELS * outside.BUFFERS, "all models are on the same groups of ranks"
     assert found.fits
     one = together(replace(question, rollouts=1))
     assert one.cache == found.cache // 16
     critics = ask(["roles=critic", "gpus=4"], lambda words: config(words, parallel=layout))
     assert list(together(critics).phases) == ["critic trains"]
+
+
+def generated(*words: str, **changes: Any) -> Generating:
+    question = ask(words, lambda rest: config(rest, **changes))
+    assert question.generation is not None
+    return generating(question.single, question.generation)
+
+
+def test_generation_keeps_weights_in_bf16_and_keys_and_values_of_all_sequences() -> None:
+    found = generated("gpus=1", "generate=3")
+    assert found.a_token == 2 * 8 * 1024 * 2, "keys and values of eight layers in bf16"
+    assert found.parts["keys and values"] == 3 * 1024 * found.a_token
+    assert found.parts["weights"] == 2 * found.params
+    fewer = replace(MODEL, kv_heads=4)
+    assert generated("gpus=1", "generate=3", model=fewer).a_token == found.a_token // 4
+    shared = ParallelConfig(tp=2, dp_replicate=1, dp_shard=1)
+    assert generated("gpus=2", "generate=3", parallel=shared).a_token == found.a_token // 2
+    latent = generated("gpus=2", "generate=3", "cached=576", parallel=shared)
+    assert latent.a_token == 576 * 8 * 2, "tensor parallelism does not cut a latent"
+
+
+def test_as_many_sequences_are_generated_as_are_said_to_fit() -> None:
+    found = generated("gpus=1", "generate=1", "memory=4")
+    assert found.fits and found.most > 1
+    assert generated("gpus=1", f"generate={found.most}", "memory=4").fits
+    over = generated("gpus=1", f"generate={found.most + 1}", "memory=4")
+    assert not over.fits and said_of(over).endswith(f"; generate={found.most} fits")
+    lengths = list(found.by_length.items())
+    assert [length for length, _ in lengths] == [256, 512, 1024, 2048, 4096]
+    assert found.by_length[1024] == found.most
+    assert all(more > fewer for (_, more), (_, fewer) in pairwise(lengths))
+    assert "not one sequence fits" in said_of(generated("gpus=1", "generate=1", "memory=1"))
+
+
+def test_a_picture_has_one_colour_for_components_that_belong_together() -> None:
+    found = grouped({"weights": 3, "casts": 1, "gathered": 2, "margin": 1, "context": 1})
+    assert found == {"weights": 3, "copies": 3, "margin, context, NCCL": 2}
 
 
 RUN = ["model=tiny", "gpus=2", "parallel=fsdp", "precision=bf16"]
@@ -240,6 +288,14 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"`python -m study plan memory {' '.join(RUN)} out=" in files["memory.md"].read_text("utf-8")
     assert "| ZeRO-3 |" in files["memory.md"].read_text("utf-8")
     assert files["memory.svg"].read_text("utf-8").count("<path") > 8 * 5, "a bar of several parts for each variant"
+
+
+def test_the_command_answers_what_generation_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "memory", *RUN, "generate=4", f"out={tmp_path}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["sequences"], found["fits"]) == (4, True)
+    assert found["needed"] == sum(found["parts"].values()) + sum(found["beside"].values())
+    assert len(found["files"]) == 4
 
 
 def test_the_command_answers_scripts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,6 +343,6 @@ SHOWN = re.findall(r"```bash\npython -m study ([^\n]*)\n```\n\n```text\n(.*?)\n`
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN)
 def test_the_page_shows_what_its_commands_print(command: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(SHOWN) == 2
+    assert len(SHOWN) == 3
     assert main(shlex.split(command)) == 0
     assert capsys.readouterr().out == f"{shown}\n"

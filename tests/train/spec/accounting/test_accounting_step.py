@@ -13,6 +13,7 @@ from torch.distributed.pipelining import schedules
 from benchmarks.peers.rows import SHAPES
 from train.spec.accounting import held, kept, outside, step
 from train.spec.accounting.step import Sheet, in_flight, of_rank, sheet, with_stage
+from train.spec.communication.step import step_messages
 from train.spec.config import (
     BatchConfig,
     DataConfig,
@@ -174,6 +175,29 @@ def test_one_gpu_by_hand() -> None:
     }  # fmt: skip
     assert found.needed == found.peak.total + found.margin + outside.CONTEXT
     assert found.margin == round(0.01 * found.peak.total)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"dp_replicate": 8},
+        {"dp_shard": 8},
+        {"dp_replicate": 2, "dp_shard": 4},
+        {"dp_shard": 2, "cp": 2, "tp": 2},
+        {"dp_shard": 2, "tp": 2, "pp": 2},
+        {"dp_replicate": 4, "pp": 2},
+    ],
+)
+def test_nccl_has_a_communicator_for_each_group_that_a_step_sends_through(layout: dict[str, int]) -> None:
+    whole: dict[str, Any] = {"dp_replicate": 1, "dp_shard": 1, **layout}
+    config, axes = run(64, 512 * LENGTH, parallel=ParallelConfig(**whole)), Axes(**whole)
+    ranks = (step_messages(config, axes, rank) for rank in range(axes.pp))
+    groups = max(len({one.axis for one in messages}) for messages in ranks)
+    found = sheet(config, axes)
+    assert found.nccl == groups * outside.CHANNELS * outside.BUFFERS
+    assert found.needed == found.peak.total + found.margin + found.context + found.nccl
+    assert sheet(config, axes, "cpu").nccl == 0
 
 
 def test_accumulated_gradients_are_there_all_the_time() -> None:
