@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 """What both trainers run under; torchtitan's own launch script sets the allocator so."""
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,26 @@ class Result:
     """What became of a row: its figures, or the end of what it printed."""
 
     row: Row
-    figures: dict[str, float]
+    figures: dict[str, Any]
     seconds: float
     failure: str = ""
 
 
-def run(row: Row, limit: float, extra: list[str], log: Path) -> Result:
-    """Run one row for at most `limit` seconds."""
+def run(row: Row, limit: float, extra: list[str], log: Path, environment: Mapping[str, str] = NOTHING) -> Result:
+    """Run one row for at most `limit` seconds. extra: further words for rows that take them. environment: of it alone.
+
+    The environment of this process is below both ENVIRONMENT and that.
+    """
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "figures.json"
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(row.gpus)]
         command = [sys.executable, *launcher, "-m", f"benchmarks.peers.{row.trainer}", row.name]
-        command += extra if row.trainer == "ours" else []
+        command += extra if row.trainer.startswith(("ours", "zero_")) else []
         with log.open("w", encoding="utf-8") as out:
             process = subprocess.Popen(
                 command,
-                env={**os.environ, **ENVIRONMENT, "PEERS_RESULT": str(result)},
+                env={**os.environ, **ENVIRONMENT, **environment, "PEERS_RESULT": str(result)},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

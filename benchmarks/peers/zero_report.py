@@ -1,0 +1,242 @@
+"""Tables and figure of benchmarks.deepspeed_zero3, from what its JSON holds. Pure but for the figure."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+MIB, GIB = 2**20, 2**30
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A row: what was predicted of it, what was measured, or why nothing was.
+
+    predicted: `states`, `peak`, `estimate` [bytes], `step_seconds`, `sent_bytes`, each None where it is not predicted.
+    measured: as the row's process and its traces say. about: machine, versions and date of the measurement.
+    """
+
+    name: str
+    setup: str
+    library: str
+    stage: int
+    settings: Sequence[str]
+    predicted: Mapping[str, float | None]
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    about: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A training script of one library: its lines of code, and the losses that it printed, resumed half-way."""
+
+    name: str
+    lines: int
+    losses: Sequence[float] = ()
+    failure: str = ""
+
+
+def to_json(rows: Iterable[Compared], scripts: Iterable[Script]) -> dict[str, Any]:
+    """Return what is kept."""
+    return {"rows": [asdict(row) for row in rows], "scripts": [asdict(script) for script in scripts]}
+
+
+def from_json(document: Mapping[str, Any]) -> tuple[list[Compared], list[Script]]:
+    """Return what was kept."""
+    return [Compared(**row) for row in document["rows"]], [Script(**script) for script in document["scripts"]]
+
+
+def joined(new: Iterable[Compared], old: Iterable[Compared]) -> list[Compared]:
+    """Return the new rows; where one was not measured now and was before with the same settings, as it was then."""
+    before = {row.name: row for row in old if row.measured}
+    found = []
+    for row in new:
+        known = before.get(row.name)
+        keep = known is not None and not row.measured and not row.failure and [*known.settings] == [*row.settings]
+        found.append(
+            Compared(**{**asdict(row), "measured": known.measured, "about": known.about}) if keep and known else row
+        )
+    return found
+
+
+def code_lines(path: Path) -> int:
+    """Return how many lines of a Python file have code: no blank ones, comments, docstrings."""
+    text = path.read_text(encoding="utf-8")
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = text.splitlines()
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") and number not in found
+        for number, line in enumerate(lines, 1)
+    )
+
+
+def _cells(*values: object) -> str:
+    return "| " + " | ".join(str(value) for value in values) + " |"
+
+
+def _number(value: float | None, form: str = ".2f", unit: float = 1.0) -> str:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else f"{value / unit:{form}}"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.1%}"
+
+
+def memory_table(rows: Iterable[Compared]) -> list[str]:
+    """Return what a rank holds: between steps, by DeepSpeed's estimator, and at the peak of a GPU."""
+    lines = [
+        "| row | between steps, predicted MiB | measured MiB | estimator of DeepSpeed, MiB | peak, predicted GiB "
+        "| measured GiB |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        expected, found = row.predicted, row.measured
+        lines.append(
+            _cells(
+                row.name, _number(expected["states"], ",.2f", MIB), _number(found.get("held_bytes"), ",.2f", MIB),
+                _number(expected["estimate"], ",.2f", MIB), _number(expected["peak"], ".2f", GIB),
+                _number(found.get("gib_allocated"), ".2f") or row.failure or ("" if found else "not measured"),
+            )
+        )  # fmt: skip
+    return lines
+
+
+def time_table(rows: Iterable[Compared]) -> list[str]:
+    """Return steps and messages: predicted where there is a prediction, measured, and what the traces say."""
+    lines = [
+        "| row | step, predicted ms | measured ms | tokens/s of both ranks | all-gathers, reduce-scatters, all-reduces "
+        "a step | sent, predicted MiB | sent, measured MiB | computing | messages exposed | waiting for the other rank "
+        "| Python between operations | messages hidden |",
+        "|---|" + "---:|" * 11,
+    ]
+    for row in rows:
+        expected, found = row.predicted, row.measured
+        rate = found.get("tokens_per_second_per_gpu")
+        kinds = ("all_gathers", "reduce_scatters", "all_reduces")
+        counts = ", ".join(f"{found[kind]:g}" for kind in kinds) if "all_gathers" in found else ""
+        shares = ("compute", "exposed", "waiting", "host", "hidden")
+        lines.append(
+            _cells(
+                row.name, _number(expected["step_seconds"], ".1f", 1e-3),
+                _number(found.get("step_seconds"), ".1f", 1e-3) or "not measured",
+                "" if rate is None else f"{2 * rate:,.0f}", counts, _number(expected["sent_bytes"], ",.2f", MIB),
+                _number(found.get("sent_bytes"), ",.2f", MIB), *(_ratio(found.get(f"{one}_share")) for one in shares),
+            )
+        )  # fmt: skip
+    return lines
+
+
+def differences(row: Compared, other: Compared) -> list[float]:
+    """Return by how much the losses of two rows differ, step by step [nats/token]."""
+    return [abs(a - b) for a, b in zip(row.measured["losses"], other.measured["losses"], strict=False)]
+
+
+def loss_table(rows: Sequence[Compared]) -> list[str]:
+    """Return how far each row's losses and gradient norms are from those of our stage 3 of the same set-up."""
+    lines = [
+        "| row | steps | first loss | last loss | largest difference from ours-3 | at the last step "
+        "| gradient norm, largest relative difference |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    first = {row.setup: row for row in rows if row.name == f"ours-3-{row.setup}" and row.measured}
+    for row in rows:
+        if not row.measured or row.setup not in first:
+            continue
+        ours, losses = first[row.setup], row.measured["losses"]
+        apart = differences(row, ours)
+        pairs = zip(row.measured["grad_norms"], ours.measured["grad_norms"], strict=False)
+        norms = max(abs(a - b) / b for a, b in pairs)
+        lines.append(
+            _cells(
+                row.name, len(losses), f"{losses[0]:.6f}", f"{losses[-1]:.6f}", f"{max(apart):.1e}",
+                f"{apart[-1]:.1e}", f"{norms:.1e}",
+            )
+        )  # fmt: skip
+    return lines
+
+
+def script_table(scripts: Iterable[Script]) -> list[str]:
+    """Return lines of code of each way, and the loss that its script ended with."""
+    lines = ["| way | lines of Python | losses, first and last |", "|---|---:|---|"]
+    for script in scripts:
+        ends = f"{script.losses[0]:.6f}, {script.losses[-1]:.6f}" if script.losses else script.failure
+        lines.append(_cells(script.name, script.lines, ends))
+    return lines
+
+
+def report(rows: Sequence[Compared], scripts: Sequence[Script]) -> str:
+    """Return the page of all results."""
+    machines = sorted({row.about for row in rows if row.about})
+    missing = [row.name for row in rows if not row.measured]
+    said = [f"Measured: {one}." for one in machines] or ["Nothing has been measured."]
+    if missing:
+        said.append(
+            f"Not measured, predicted before any measurement: {', '.join(missing)}. `python -m "
+            f"benchmarks.deepspeed_zero3 --setups {' '.join(dict.fromkeys(_setups(rows, missing)))}` measures them on "
+            "two GPUs."
+        )
+    failed = [f"{row.name}: {row.failure}" for row in rows if row.failure]
+    return "\n\n".join(
+        [
+            "Two ranks train the same module from the same weights on the same batches: ours, `parallel.zero` of "
+            "FSDP2, and DeepSpeed at its defaults.",
+            *said,
+            "Memory of a rank. Between steps: weights, moments, buffers that stay; measured with every live tensor's "
+            "storage counted once (CPU) or what the allocator has given out (GPU). Peak: "
+            "torch.cuda.max_memory_allocated. MiB and GiB are powers of two.",
+            "\n".join(memory_table(rows)),
+            "Steps. Predicted step times are of our module in our layout (train.spec.step_time, cluster profile "
+            "h200_x4); what DeepSpeed adds or saves is not predicted. Sent: bytes that one rank has to put on its "
+            "links. Shares are of the recorded steps, which the profiler slows down; messages hidden: of the time of "
+            "messages.",
+            "\n".join(time_table(rows)),
+            "Losses [nats/token].",
+            "\n".join(loss_table(rows)),
+            "Lines of code of a complete training loop with checkpoints (benchmarks/peers/zero_script_*.py), without "
+            "model and data, which are shared. Each script was run for half of its steps, resumed, and run to the end.",
+            "\n".join(script_table(scripts)),
+            *failed,
+        ]
+    )
+
+
+def _setups(rows: Iterable[Compared], names: Sequence[str]) -> list[str]:
+    return [row.setup for row in rows if row.name in names]
+
+
+def draw(rows: Sequence[Compared], path: Path) -> None:
+    """Draw the loss curves of both libraries, and below them how far each row's is from ours-3, into a file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    known = {row.name: row for row in rows if row.measured}
+    setups = [name for name in dict.fromkeys(row.setup for row in rows) if f"ours-3-{name}" in known]
+    figure = Figure(figsize=(4.2 * max(1, len(setups)), 5.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, max(1, len(setups)), squeeze=False)
+    for column, name in enumerate(setups):
+        above, below = axes[0][column], axes[1][column]
+        ours = known[f"ours-3-{name}"]
+        for row in (row for row in known.values() if row.setup == name):
+            steps = range(1, len(row.measured["losses"]) + 1)
+            if row.stage == 3:
+                style = {"color": "#1f77b4", "lw": 3.0} if row == ours else {"color": "#d62728", "lw": 1.0}
+                style = {"color": "#2ca02c", "lw": 1.0, "ls": ":"} if row.library == "ours" and row != ours else style
+                above.plot(steps, row.measured["losses"], label=row.name, **style)
+            if row != ours:
+                apart = [max(one, 1e-12) for one in differences(row, ours)]
+                below.plot(steps, apart, label=row.name, lw=1.0, ls="--" if row.library == "ours" else "-")
+        above.set(title=name, ylabel="loss [nats/token]")
+        below.set(xlabel="step", ylabel="difference from ours-3", yscale="log")
+        for one in (above, below):
+            one.legend(fontsize=7)
+            one.grid(alpha=0.3)
+    figure.savefig(path)

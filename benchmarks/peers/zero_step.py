@@ -1,0 +1,177 @@
+"""What a row of benchmarks.deepspeed_zero3 does and measures, whichever library shards the model.
+
+Both libraries get the same module, weights and batches: only who cuts, gathers, sums and updates differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from benchmarks.fake_corpus import write_corpus
+from benchmarks.peers.ours import config_of
+from benchmarks.peers.rows import SHAPES, Row
+from benchmarks.peers.zero_rows import EXACT, find
+from kernels.core.dtensor import local
+from train.build import device_of
+from train.metrics.profiler import Profiler
+from train.model.init import initialise
+from train.model.transformer import Transformer
+from train.parallel.parallelize import Fill
+from train.runtime import distributed
+from train.runtime.distributed import World
+from train.spec.config import ProfileConfig, RunConfig
+
+TRACED = 3
+"""Steps that are recorded, after those that are timed."""
+
+
+class Stepper(Protocol):
+    """A sharded model with its optimizer and its data."""
+
+    def step(self) -> tuple[Tensor, Tensor]:
+        """Take one step; return the loss over all ranks [nats/token] and the gradient norm before clipping."""
+
+    def about(self) -> dict[str, float]:
+        """Return further figures of the row."""
+
+
+Make = Callable[[RunConfig, Path, World, torch.device, bool], Stepper]
+
+
+def first_weights(config: RunConfig, *, exact: bool) -> Fill:
+    """Return what draws the weights that a row begins with, the same in every layout.
+
+    DeepSpeed makes its fp32 master copy of weights that are bf16 already, so that rows in bf16 begin with weights
+    rounded to it on both sides, unless they are to be `exact`.
+    """
+
+    def fill(module: Transformer) -> None:
+        initialise(module, config.seed)
+        if config.precision.name == "bf16" and not exact:
+            with torch.no_grad():
+                for weight in module.parameters():
+                    part = local(weight)
+                    part.copy_(part.bfloat16())
+
+    return fill
+
+
+def prepare_data(row: Row, root: Path) -> Path:
+    """Return the data root of the row's vocabulary: made-up tokens that have something to learn."""
+    shape = SHAPES[row.shape]
+    place = root / f"zipf{shape.vocabulary}"
+    if not place.exists():
+        write_corpus(place, shape.vocabulary, max(256 * shape.length, 1 << 21), 4 * shape.length + 4)
+    return place
+
+
+def held() -> int:
+    """Return the bytes of all tensors that are alive in this process, each storage once."""
+    gc.collect()
+    sizes: dict[int, int] = {}
+    for thing in gc.get_objects():
+        if isinstance(thing, Tensor):
+            for tensor in (thing, thing.grad if thing.is_leaf else None):
+                if tensor is not None and tensor.device.type != "meta":
+                    storage = local(tensor).untyped_storage()
+                    sizes[storage.data_ptr()] = storage.nbytes()
+    sizes.pop(0, None)
+    return sum(sizes.values())
+
+
+def resident(kind: str) -> int:
+    """Return VmRSS or VmHWM of this process [bytes]; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{kind}:")), 0)
+
+
+def measure(stepper: Stepper, row: Row, world: World, device: torch.device, before: int) -> dict[str, object]:
+    """Return the row's figures: losses of all steps, seconds of those after the warm-up, memory of the fullest rank."""
+    found: list[tuple[Tensor, Tensor]] = []
+    began = time.perf_counter()
+    for number in range(row.steps):
+        if number == row.warmup:
+            _wait(device)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            began = time.perf_counter()
+        found.append(stepper.step())
+    _wait(device)
+    seconds = (time.perf_counter() - began) / (row.steps - row.warmup)
+    if device.type == "cuda":
+        memory = {
+            "gib_allocated": torch.cuda.max_memory_allocated(device) / 2**30,
+            "gib": torch.cuda.max_memory_reserved(device) / 2**30,
+            "held_bytes": float(torch.cuda.memory_allocated(device)),
+        }
+    else:
+        memory = {"held_bytes": float(held()), "resident_bytes": float(resident("VmHWM") - before)}
+    everyone = world.gather(memory)
+    return {
+        "step_seconds": seconds,
+        **row.figures(seconds),
+        **{name: max(one[name] for one in everyone) for name in memory},
+        "losses": [float(loss) for loss, _ in found],
+        "grad_norms": [float(norm) for _, norm in found],
+        **stepper.about(),
+    }
+
+
+def traced(stepper: Stepper, folder: Path, world: World) -> None:
+    """Record some steps of every rank into `folder`/profile."""
+    config = ProfileConfig(start=2, steps=TRACED, ranks="all", shapes=True)
+    profiler = Profiler(config, folder, world.rank, lambda step, metrics: None)
+    profiler.begin(0)
+    for number in range(1, TRACED + 2):
+        stepper.step()
+        profiler.boundary(number)
+    profiler.close()
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main(make: Make, description: str) -> None:
+    """Run one row, by the words of the command line, and write its figures where PEERS_RESULT says."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("row")
+    parser.add_argument("--data", type=Path, default=Path("/tmp/trainer_peers"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="further settings")
+    parser.add_argument("--steps", type=int, help="instead of the row's")
+    parser.add_argument("--trace", type=Path, help="folder for the traces of some further steps")
+    options = parser.parse_args()
+    row = find(options.row)
+    steps = options.steps or row.steps
+    row = replace(row, settings=(*row.settings, *options.set), steps=steps, warmup=min(row.warmup, steps // 2))
+    if int(os.environ.get("RANK", "0")) == 0:
+        prepare_data(row, options.data)
+    world = distributed.world_of()
+    config = config_of(row, options.data / f"zipf{SHAPES[row.shape].vocabulary}", options.device)
+    device = device_of(config, world)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    distributed.join(world, device)
+    world.gather(None)  # nobody reads before it is written
+    before = resident("VmRSS")
+    stepper = make(config, options.data, world, device, row.name.endswith(EXACT))
+    figures = measure(stepper, row, world, device, before)
+    if options.trace is not None:
+        traced(stepper, options.trace, world)
+    if world.rank == 0:
+        Path(os.environ["PEERS_RESULT"]).write_text(json.dumps(figures))
+    distributed.leave(world)
