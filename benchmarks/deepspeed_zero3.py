@@ -92,18 +92,19 @@ def compare(row: Row, cluster: ClusterProfile) -> Compared:
 def measured(row: Row, known: Compared, limit: float, traces: Path, logs: Path) -> Compared:
     """Return a row with what was measured now."""
     cpu = zero_rows.SETUPS[known.setup].cpu
-    where, folder = about(cpu), traces / row.name
+    load, folder = os.getloadavg()[0], traces / row.name
     words = ["--device", "cpu" if cpu else "cuda", "--trace", str(folder)]
     done = run(row, limit, words, logs / f"{row.name}.log", ON_CPU if cpu else QUIET)
     if not done.figures:
         return replace(known, failure=done.failure)
-    return replace(known, measured={**done.figures, **figures(folder, row.gpus, TRACED)}, about=where)
+    found = {**done.figures, **figures(folder, row.gpus, TRACED), "load": load}
+    return replace(known, measured=found, about=about(cpu))
 
 
 def about(cpu: bool) -> str:
-    """Return machine, versions, date and load of a measurement."""
-    today, load = datetime.datetime.now(datetime.UTC).date(), os.getloadavg()[0]
-    where = f"2 gloo ranks on {os.cpu_count()} cores of {_processor()} (load before the row about {round(load)})"
+    """Return machine, versions and date of a measurement."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    where = f"2 gloo ranks on {os.cpu_count()} cores of {_processor()}"
     if not cpu:
         where = f"2 x {torch.cuda.get_device_name()}"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, deepspeed {version('deepspeed')}"

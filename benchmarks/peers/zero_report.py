@@ -110,27 +110,40 @@ def memory_table(rows: Iterable[Compared]) -> list[str]:
 
 
 def time_table(rows: Iterable[Compared]) -> list[str]:
-    """Return steps and messages: predicted where there is a prediction, measured, and what the traces say."""
+    """Return steps: predicted where there is a prediction, measured, and what they consist of by the traces."""
     lines = [
-        "| row | step, predicted ms | measured ms | tokens/s of both ranks | all-gathers, reduce-scatters, all-reduces "
-        "a step | sent, predicted MiB | sent, measured MiB | computing | messages exposed | waiting for the other rank "
-        "| Python between operations | messages hidden |",
-        "|---|" + "---:|" * 11,
+        "| row | step, predicted ms | measured ms | tokens/s of both ranks | load before | computing | Python between "
+        "operations |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
-        expected, found = row.predicted, row.measured
+        found = row.measured
         rate = found.get("tokens_per_second_per_gpu")
-        kinds = ("all_gathers", "reduce_scatters", "all_reduces")
-        counts = ", ".join(f"{found[kind]:g}" for kind in kinds) if "all_gathers" in found else ""
-        shares = ("compute", "exposed", "waiting", "host", "hidden")
         lines.append(
             _cells(
-                row.name, _number(expected["step_seconds"], ".1f", 1e-3),
-                _number(found.get("step_seconds"), ".1f", 1e-3) or "not measured",
-                "" if rate is None else f"{2 * rate:,.0f}", counts, _number(expected["sent_bytes"], ",.2f", MIB),
-                _number(found.get("sent_bytes"), ",.2f", MIB), *(_ratio(found.get(f"{one}_share")) for one in shares),
+                row.name, _number(row.predicted["step_seconds"], ",.1f", 1e-3),
+                _number(found.get("step_seconds"), ",.1f", 1e-3) or "not measured",
+                "" if rate is None else f"{2 * rate:,.0f}", _number(found.get("load"), ".0f"),
+                _ratio(found.get("compute_share")), _ratio(found.get("host_share")),
             )
         )  # fmt: skip
+    return lines
+
+
+def message_table(rows: Iterable[Compared]) -> list[str]:
+    """Return messages: how many of each kind, bytes sent, whether they were hidden."""
+    lines = [
+        "| row | all-gathers, reduce-scatters, all-reduces a step | sent, predicted MiB | measured MiB | exposed "
+        "| waiting for the other rank | hidden |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        found = row.measured
+        kinds = ("all_gathers", "reduce_scatters", "all_reduces")
+        counts = ", ".join(f"{found[kind]:g}" for kind in kinds) if "all_gathers" in found else "not measured"
+        shares = (_ratio(found.get(f"{one}_share")) for one in ("exposed", "waiting", "hidden"))
+        sent = (row.predicted["sent_bytes"], found.get("sent_bytes"))
+        lines.append(_cells(row.name, counts, *(_number(one, ",.2f", MIB) for one in sent), *shares))
     return lines
 
 
@@ -194,10 +207,13 @@ def report(rows: Sequence[Compared], scripts: Sequence[Script]) -> str:
             "torch.cuda.max_memory_allocated. MiB and GiB are powers of two.",
             "\n".join(memory_table(rows)),
             "Steps. Predicted step times are of our module in our layout (train.spec.step_time, cluster profile "
-            "h200_x4); what DeepSpeed adds or saves is not predicted. Sent: bytes that one rank has to put on its "
-            "links. Shares are of the recorded steps, which the profiler slows down; messages hidden: of the time of "
-            "messages.",
+            "h200_x4); what DeepSpeed adds or saves is not predicted. Shares are of the recorded steps, which the "
+            "profiler slows down. Load: how many processes wanted to run before the row began; a time counts where it "
+            "is near 0.",
             "\n".join(time_table(rows)),
+            "Messages. Sent: what one rank has to put on its links. Exposed and waiting: shares of the recorded steps; "
+            "hidden: of the time of messages.",
+            "\n".join(message_table(rows)),
             "Losses [nats/token].",
             "\n".join(loss_table(rows)),
             "Lines of code of a complete training loop with checkpoints (benchmarks/peers/zero_script_*.py), without "
@@ -235,7 +251,7 @@ def draw(rows: Sequence[Compared], path: Path) -> None:
                 apart = [max(one, 1e-12) for one in differences(row, ours)]
                 below.plot(steps, apart, label=row.name, lw=1.0, ls="--" if row.library == "ours" else "-")
         above.set(title=name, ylabel="loss [nats/token]")
-        below.set(xlabel="step", ylabel="difference from ours-3", yscale="log")
+        below.set(xlabel="step", ylabel="difference from ours-3 (none: 1e-12)", yscale="log")
         for one in (above, below):
             one.legend(fontsize=7)
             one.grid(alpha=0.3)

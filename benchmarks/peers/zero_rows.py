@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,10 +122,11 @@ def numbers(row: Row) -> int:
 
 
 def largest(row: Row) -> int:
-    """Return the numbers of the largest layer as DeepSpeed counts it: of a module without its children."""
-    shape = SHAPES[row.shape]
-    weights = {**block_weights(shape.model), **end_weights(shape.model, shape.vocabulary)}
-    return max(weight.numbers for weight in weights.values())
+    """Return the numbers of the largest layer as DeepSpeed counts it: the weights of a module without its children."""
+    shape, found = SHAPES[row.shape], Counter[str]()
+    for name, weight in {**block_weights(shape.model), **end_weights(shape.model, shape.vocabulary)}.items():
+        found[name.removesuffix(".weight").rpartition(".")[0] or name] += weight.numbers
+    return max(found.values())
 
 
 def estimated(total: int, biggest: int, ranks: int, stage: int) -> int:

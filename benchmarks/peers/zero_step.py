@@ -72,7 +72,8 @@ def prepare_data(row: Row, root: Path) -> Path:
     shape = SHAPES[row.shape]
     place = root / f"zipf{shape.vocabulary}"
     if not place.exists():
-        write_corpus(place, shape.vocabulary, max(256 * shape.length, 1 << 21), 4 * shape.length + 4)
+        tokens = max(1 << 21, (row.steps + 8) * row.tokens)  # no text is read twice
+        write_corpus(place, shape.vocabulary, tokens, 4 * shape.length + 4)
     return place
 
 
