@@ -10,6 +10,7 @@ from kernels.core.dispatch import use
 from kernels.cross_entropy.linear import linear_cross_entropy
 from kernels.cross_entropy.logits import Details, cross_entropy
 from kernels.float8.api import Fp8, cast_fp8
+from kernels.grouped.api import grouped_linear
 from kernels.heads.api import split_heads
 from kernels.rms_norm.api import add_rms_norm, fork_rms_norm, rms_norm
 from kernels.rope.api import rope
@@ -26,6 +27,7 @@ __all__ = [
     "fork_rms_norm",
     "gated_mlp",
     "gradient_norm",
+    "grouped_linear",
     "linear_cross_entropy",
     "rms_norm",
     "rope",

@@ -38,6 +38,7 @@ from train.metrics.timers import UNTIMED, Clock
 from train.optim.optimizer import set_lr
 from train.parallel.grad_norm import clip_factor, total_norm
 from train.parallel.parallelize import Fill
+from train.parallel.routing import routing_metrics
 from train.precision.history import History
 from train.precision.loss_scaler import LossScaler
 from train.runtime.compile import Compilation
@@ -240,10 +241,12 @@ class Trainer:
             watch = self.inspection.watch(number)
             loss, norm = self.train_step(watch)
             record = due or state.tokens == self.budget
-            scaling = self.scaler.metrics() if record else {}
+            further = self.scaler.metrics() if record else {}
+            if record:
+                further |= routing_metrics(self.model.modules, self.config.model, self.mesh)
             lr = learning_rate(self.config, state.tokens)
-            stamp = Stamp(number, state.tokens, state.sequences, lr, times, record, further=tuple(scaling))
-            self.deferred.put(stamp, (loss, norm, *scaling.values()))
+            stamp = Stamp(number, state.tokens, state.sequences, lr, times, record, further=tuple(further))
+            self.deferred.put(stamp, (loss, norm, *further.values()))
         if watch is not None:
             self._event("statistics", number, watch.metrics(self.world))
         self.inspection.compare_copies(number)

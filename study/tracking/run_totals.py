@@ -28,7 +28,7 @@ def sizes(point: Point) -> dict[str, float]:
 
     with suppress(ValueError):
         counts = params(point.config.model, point.config.data.vocab_size)
-        found = {names.PARAMS: counts.matmul, names.PARAMS_TOTAL: counts.total, names.PARAMS_ACTIVE: counts.total}
+        found = {names.PARAMS: counts.matmul, names.PARAMS_TOTAL: counts.total, names.PARAMS_ACTIVE: counts.active}
         return {**found, names.LOG_PARAMS: _rounded(math.log10(counts.matmul))}
     return {}
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from kernels.grouped.api import GROUPED_PRODUCT
 from train.runtime.compile import compile_blocks
 from train.spec.config import CompileConfig, MemoryConfig
 
@@ -93,6 +94,8 @@ def _kept_ops() -> frozenset[Any]:
         torch.ops._c10d_functional.reduce_scatter_tensor.default,
         torch.ops._c10d_functional.all_gather_into_tensor.default,
         torch.ops._c10d_functional.all_reduce.default,
+        torch.ops._c10d_functional.all_to_all_single.default,
+        GROUPED_PRODUCT,
     }
     flex = getattr(torch._higher_order_ops, "flex_attention", None)
     return frozenset(kept if flex is None else kept | {flex})

@@ -51,6 +51,7 @@ def write(
             "embedding": counts.embedding,
             "non_embedding": counts.non_embedding,
             "matmul": counts.matmul,
+            "active": counts.active,
         },
         "loss": {
             "validation_nats_per_token": validation,

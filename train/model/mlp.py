@@ -26,9 +26,10 @@ class MLP(nn.Module):
     (train.spec.shard_shapes).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, hidden: int | None = None) -> None:
+        """Make the layer with empty weights; hidden: channels, None: the model's."""
         super().__init__()
-        width, hidden = config.width, mlp_width(config)
+        width, hidden = config.width, hidden or mlp_width(config)
         gate_and_up = HubTensors(("mlp.gate_proj.weight", "mlp.up_proj.weight"), torch.unbind, _stacked)
         std = mup.matrix_std(config)
         self.gate_up = parameter(ParamSpec("matrix", (2, hidden, width), std, tp_dim=1, fsdp_dim=1, hub=gate_and_up))

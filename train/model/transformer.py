@@ -16,6 +16,7 @@ from train.model.attention.kv_cache import KVCache
 from train.model.attention.masks import Masks, Sizes, make_masks
 from train.model.attention.sdpa import rule_of
 from train.model.mlp import MLP
+from train.model.moe import MoE, Routed, Routing
 from train.model.norm import RMSNorm
 from train.model.params import ParamSpec, parameter, same_tensor, specs_of
 from train.model.rope import rotations
@@ -133,14 +134,30 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(config.width, config.norm_eps, same_tensor("input_layernorm.weight"))
         self.attention = Attention(config)
         self.mlp_norm = RMSNorm(config.width, config.norm_eps, same_tensor("post_attention_layernorm.weight"))
-        self.mlp = MLP(config)
+        self.mlp: nn.Module = MoE(config) if config.experts else MLP(config)
 
     def forward(self, x: Tensor, rope: Tensor | None, masks: Masks, *cache: KVCache) -> Tensor:
         """Return the residual stream (batch, length, width) after this block; see `Attention` for rope and masks."""
-        x, normed = self.attention_norm.fork(x)
-        x, normed = self.mlp_norm.after(self.attention(normed, rope, masks, *cache), x)
+        x, normed = self._attended(x, rope, masks, *cache)
         after: Tensor = x + self.mlp(normed)
         return after
+
+    def _attended(self, x: Tensor, rope: Tensor | None, masks: Masks, *cache: KVCache) -> tuple[Tensor, Tensor]:
+        """Return the stream after attention, and what the feed-forward layer takes."""
+        x, normed = self.attention_norm.fork(x)
+        return self.mlp_norm.after(self.attention(normed, rope, masks, *cache), x)
+
+
+class ExpertBlock(Block):
+    """The same with a layer of experts."""
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, rope: Tensor | None, masks: Masks, counted: Tensor | None, *cache: KVCache
+    ) -> tuple[Tensor, Routed]:
+        """Return the residual stream after this block, and what its routing was; see `MoE` for `counted`."""
+        x, normed = self._attended(x, rope, masks, *cache)
+        mixed, routed = self.mlp(normed, counted)
+        return x + mixed, routed
 
 
 class Transformer(nn.Module):
@@ -158,7 +175,8 @@ class Transformer(nn.Module):
         self.part = part = part or Part(0, config.layers)
         tied = config.tied_embeddings
         self.embedding = Embedding(config, vocab_size) if part.first or (part.last and tied) else None
-        self.blocks = nn.ModuleDict({str(i): Block(config) for i in range(part.start, part.stop)})
+        kind = ExpertBlock if config.experts else Block
+        self.blocks = nn.ModuleDict({str(i): kind(config) for i in range(part.start, part.stop)})
         scaled = same_tensor("model.norm.weight", mup.output_scale(config))
         self.norm = RMSNorm(config.width, config.norm_eps, scaled) if part.last else None
         self.output = LMHead(config, vocab_size) if part.last else None
@@ -173,6 +191,7 @@ class Transformer(nn.Module):
         """Whether the last part returns each token's loss instead of their sum; for evaluation, without gradients."""
         self.pieces: Callable[[int], Iterable[Sizes]] = lambda length: ((length, length),)
         """Sizes (queries, keys) that attention runs on, of a row's length here; set by train.parallel.context."""
+        self.routing = Routing()
 
     @property
     def head(self) -> Tensor:
@@ -214,13 +233,22 @@ class Transformer(nn.Module):
         plain = rule_of(self.config).plain
         sizes = self.pieces(length) if caches is None else [(length, past + length)]
         masks = make_masks(sizes, windows.values(), documents, x.device, plain)
+        counted = None if targets is None else targets != IGNORED
+        routed: list[Routed] = []
         for name, block in self.blocks.items():
-            x = block(x, rope, masks[windows[name]], *([caches[name]] if caches else []))
+            if self.config.experts:
+                x, one = block(x, rope, masks[windows[name]], counted, *([caches[name]] if caches else []))
+                routed.append(one)
+            else:
+                x = block(x, rope, masks[windows[name]], *([caches[name]] if caches else []))
         if self.norm is None or self.output is None:
             return x
         x = self.norm(x)
         tied = self._embedding.weight if self.output.weight is None else None
-        return self.output.logits(x, tied) if targets is None else self.output.loss(x, targets, tied, self.each)
+        if targets is None:
+            return self.output.logits(x, tied)
+        loss = self.output.loss(x, targets, tied, self.each)
+        return self.routing.added(loss, routed, counted) if routed and torch.is_grad_enabled() else loss
 
     def penalise(self, optim: OptimConfig) -> None:
         """Add z-loss and label smoothing to what is trained on, where this part has the head."""

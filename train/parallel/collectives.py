@@ -27,6 +27,13 @@ def scatter(x: Tensor, group: dist.ProcessGroup, dim: int = 1) -> Tensor:
     return part
 
 
+def total(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return the sum over ranks of something that has no gradient."""
+    with torch.no_grad():
+        summed: Tensor = _ops.wait_tensor(_ops.all_reduce(x, "sum", group.group_name))
+    return summed
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: str, size: int, dim: int) -> Tensor:

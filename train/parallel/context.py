@@ -11,6 +11,7 @@ a CPU, where every layout is tested.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from train.data.batch import Batch
 from train.model.attention.gqa import Attend
+from train.model.moe import MoE
 from train.model.transformer import Block, Transformer
-from train.parallel.collectives import gather
+from train.parallel.collectives import gather, total
 from train.parallel.mesh import Mesh
 
 
@@ -66,6 +68,8 @@ def share_sequences(module: Transformer, mesh: Mesh) -> None:
     for block in module.blocks.values():
         assert isinstance(block, Block)
         block.attention.across = across
+        if isinstance(block.mlp, MoE):
+            block.mlp.over_sequence = partial(total, group=across.group)
 
 
 @dataclass(frozen=True)

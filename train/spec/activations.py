@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from train.spec.config import ModelConfig, RunConfig
-from train.spec.counts import head_dim, kv_heads, mlp_width
+from train.spec.counts import experts_per_token, head_dim, kv_heads, mlp_width
 from train.spec.mesh import Axes
 
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
@@ -33,6 +33,21 @@ def keeps_hidden(model: ModelConfig) -> bool:
 
 
 @dataclass(frozen=True)
+class FeedForward:
+    """Bytes of each token in a feed-forward layer.
+
+    products: results of its products that a backward pass needs, kept when activations are computed again, too. last:
+    that of the product before the stream, if those of experts, one for each of a token's. kept: all that is kept.
+    work: gradients on their way.
+    """
+
+    products: int
+    last: int
+    kept: int
+    work: int
+
+
+@dataclass(frozen=True)
 class Shape:
     """A block as its activations have it: channels of each token, bytes of a number.
 
@@ -43,14 +58,13 @@ class Shape:
 
     width: int
     keys: int
-    hidden: int
+    feed_forward: FeedForward
     heads: int
     size: int
     padded: float
     qk_norm: bool
     turned: bool
     reference: bool
-    fp8: bool
     scores: int
 
     @property
@@ -87,14 +101,14 @@ def block(config: RunConfig, device: str, checkpointing: str = "none") -> Kept:
     if checkpointing == "full":
         return Kept(0, 0, size * width)
     attention = size * width + _STATISTIC * shape.heads + shape.scores
-    gate_up = 2 * size * shape.hidden
-    if checkpointing == "selective":  # what enters, four products, attention; keys and values are gathered again
-        return Kept(0, 0, 3 * size * width + size * shape.joint + attention + gate_up)
+    of_mlp = shape.feed_forward
+    if checkpointing == "selective":  # what enters, products, attention; keys and values are gathered again
+        return Kept(0, 0, 2 * size * width + size * shape.joint + attention + of_mlp.products + of_mlp.last)
     streams, normed = 2 * (4 if shape.reference else size) * width, 2 * size * width
     if shape.padded > 1.0:
         attention += round(size * width * shape.padded)
     queries, keys = (round(size * channels * shape.padded) for channels in (width, 2 * shape.keys))
-    rest = streams + 2 * _STATISTIC + queries + attention + gate_up + _joint(shape) + _hidden(shape)
+    rest = streams + 2 * _STATISTIC + queries + attention + of_mlp.kept + _joint(shape)
     return Kept(normed, keys, rest)
 
 
@@ -106,7 +120,7 @@ def kept_either_way(config: RunConfig, device: str) -> int:
     shape = _shape(config, device)
     attention = shape.size * shape.width + _STATISTIC * shape.heads + shape.scores
     joint = shape.size * shape.joint if shape.qk_norm else 0
-    return shape.size * shape.width + joint + attention + 2 * shape.size * shape.hidden
+    return shape.size * shape.width + joint + attention + shape.feed_forward.products
 
 
 def _joint(shape: Shape) -> int:
@@ -119,11 +133,55 @@ def _joint(shape: Shape) -> int:
     return shape.size * shape.joint if shape.qk_norm else 0
 
 
-def _hidden(shape: Shape) -> int:
-    """Return what is kept of the feed-forward layer's hidden channels beside gate and up."""
-    if shape.reference:
-        return 2 * shape.size * shape.hidden
-    return shape.size * shape.hidden if shape.fp8 or shape.width <= NARROW else 0
+def _feed_forward(config: RunConfig, size: int, reference: bool) -> FeedForward:
+    """Return what the feed-forward layer has of each token."""
+    model = config.model
+    if not model.experts:
+        return _dense(config, mlp_width(model), size, reference)
+    routed = _routed(model, size, reference)
+    if not model.shared_experts:
+        return routed
+    shared = _dense(config, model.shared_experts * mlp_width(model), size, reference)
+    return FeedForward(
+        routed.products + shared.products,
+        routed.last + shared.last,
+        routed.kept + shared.kept,
+        routed.work + shared.work,
+    )
+
+
+def _dense(config: RunConfig, hidden: int, size: int, reference: bool) -> FeedForward:
+    """Return a dense layer's: gate and up, and where the reference runs, or the product is kept, more of them."""
+    width, gate_up = config.model.width, 2 * size * hidden
+    made = size * hidden if config.precision.name == "fp8" or width <= NARROW else 0
+    more = 2 * size * hidden if reference else made
+    return FeedForward(gate_up, size * width, gate_up + more, size * (4 * hidden + 2 * width))
+
+
+def _routed(model: ModelConfig, size: int, reference: bool) -> FeedForward:
+    """Return that of a router and its experts (train.model.moe).
+
+    Of each of a token's experts: its row, gate and up, their product (by the reference the first factor, too), and what
+    it made, with its place in both orders, its number and its weight before and after they are made to add up to 1. Of
+    all experts the scores. The balancing loss keeps whether the token counts, and with a sigmoid the scores' sum.
+    """
+    chosen, width, hidden = experts_per_token(model), model.width, mlp_width(model)
+    gate_up = 2 * size * hidden
+    each = 2 * size * width + gate_up + size * hidden * (2 if reference else 1)
+    places = 8 * 3 + 2 * 4
+    balance = 0 if not model.balance_weight else 4 if model.router_score == "softmax" else 8
+    return FeedForward(
+        chosen * (gate_up + size * width) + size * model.experts,
+        size * width,
+        chosen * (each + places) + 4 + 4 * model.experts + balance,
+        size * chosen * (4 * hidden + 2 * width),
+    )
+
+
+def of_sequences(model: ModelConfig, sequences: int) -> int:
+    """Return what a layer of experts keeps of a micro-batch beside its tokens: where each expert's rows end, and for
+    the balancing loss how often each is chosen in a sequence [bytes]."""
+    return 4 * model.experts * (1 + (sequences if model.balance_weight else 0))
 
 
 def ends(config: RunConfig, device: str) -> int:
@@ -136,7 +194,7 @@ def ends(config: RunConfig, device: str) -> int:
 def at_work(config: RunConfig, device: str) -> int:
     """Return what the backward pass of one block has of each token beside what blocks keep: gradients on their way."""
     shape = _shape(config, device)
-    return shape.size * max(4 * shape.hidden + 2 * shape.width, 2 * shape.joint + 3 * shape.width)
+    return max(shape.feed_forward.work, shape.size * (2 * shape.joint + 3 * shape.width))
 
 
 def of_head(config: RunConfig, tokens: int, device: str) -> int:
@@ -152,14 +210,13 @@ def _shape(config: RunConfig, device: str) -> Shape:
     return Shape(
         width=model.width,
         keys=kv_heads(model) * each,
-        hidden=mlp_width(model),
+        feed_forward=_feed_forward(config, size, reference),
         heads=model.width // each,
         size=size,
         padded=1.0 if reference else -(-each // 8) * 8 / each,
         qk_norm=model.qk_norm,
         turned=model.position == "rope",
         reference=reference,
-        fp8=precision == "fp8",
         scores=_scores(config, size, reference),
     )
 

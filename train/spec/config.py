@@ -36,7 +36,9 @@ class ModelConfig:
     layers: int = key(2, "number of transformer blocks")
     head_dim: int | None = key(32, "width of one attention head [channels]; null: an eighth of width, 12 to 64")
     kv_heads: int | None = key(None, "key/value heads for grouped-query attention; null: one per query head")
-    mlp_width: int | None = key(None, "SwiGLU hidden width [channels]; null: 8/3 width, rounded up to 16")
+    mlp_width: int | None = key(
+        None, "SwiGLU hidden width, of one expert where there are experts [channels]; null: 8/3 width, rounded up to 16"
+    )
     qk_norm: bool = key(True, "RMSNorm on queries and keys, per head")
     tied_embeddings: bool = key(False, "share the input embedding with the output head")
     position: str = key("rope", "position encoding of attention", ("rope", "alibi", "none"))
@@ -66,6 +68,20 @@ class ModelConfig:
     )
     mup_base_width: int | None = key(None, "width at which lr was tuned, for muP transfer to this width; null: no muP")
     mup_base_head_dim: int | None = key(None, "muP: head_dim at that width; null: derived by the same rule as head_dim")
+    experts: int = key(
+        0, "experts of every feed-forward layer, of which a router chooses; 0: one dense layer", former=0
+    )
+    experts_per_token: int | None = key(None, "experts that a token goes through; null: 2, or none", former=None)
+    shared_experts: int = key(0, "further experts that every token goes through", former=0)
+    router_score: str = key(
+        "softmax",
+        "scores by which experts are chosen and weighted; softmax over experts, or sigmoid of each",
+        ("softmax", "sigmoid"),
+        former="softmax",
+    )
+    balance_weight: float = key(
+        0.01, "weight of the loss that balances the load of experts, in each sequence; 0: off", former=0.01
+    )
 
 
 @dataclass(frozen=True)

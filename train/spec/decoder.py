@@ -7,6 +7,7 @@ from dataclasses import replace
 from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim, kv_heads, mlp_width
+from train.spec.experts import resolve_experts
 
 SCALED_FROM_A_LENGTH = ("yarn", "llama3")
 
@@ -38,6 +39,7 @@ def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
         if getattr(model, name) < 0:
             raise ValueError(f"model.{name}={getattr(model, name)} is not allowed: a positive cap, or 0 for none")
     _check_window(model)
+    model = resolve_experts(model)
     # What is derived is for this width, and at the base width both are the same: two ways of saying one run.
     at = "width" if model.init_std is None or mup.ratio(model) == 1 else model.init_std_at
     std = model.init_std if model.init_std is not None else float(f"{model.width**-0.5:.6g}")

@@ -9,6 +9,7 @@ from train.spec import deprecated, precision
 from train.spec.axes import MESH_AXES
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.counts import kv_heads, mlp_width
+from train.spec.experts import check_experts
 from train.spec.pipeline_layout import check_pipeline
 
 
@@ -130,6 +131,7 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
             "parallel.strategy=fsdp1 cannot save checkpoints: its flat parameters do not map to named weights; it "
             "exists to compare speed and memory: use parallel.strategy=fsdp"
         )
+    check_experts(config)
     _check_tensor(config)
     _check_sharded_tensor(config, shape)
     _check_context(config)

@@ -24,12 +24,52 @@ def reference_logits(
         window = window_of(config, layer)
         x = x + attention(own, config, norm(x, own["attention_norm.weight"], config), documents, window)
         h = norm(x, own["mlp_norm.weight"], config)
-        gate, up = own["mlp.gate_up"]
-        gated = h @ gate.t()
-        x = x + (gated * torch.sigmoid(gated) * (h @ up.t())) @ own["mlp.down"].t()
+        x = x + (experts(own, config, h) if config.experts else gated(h, own["mlp.gate_up"], own["mlp.down"]))
     head = weights["embedding.weight"] if config.tied_embeddings else weights["output.weight"]
     logits = norm(x, weights["norm.weight"], config) @ head.t() * mup.output_scale(config)
     return capped(logits, config.logit_softcap)
+
+
+def gated(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    gate = x @ gate_up[0].t()
+    return (gate * torch.sigmoid(gate) * (x @ gate_up[1].t())) @ down.t()
+
+
+def experts(weights: Mapping[str, Tensor], config: ModelConfig, x: Tensor) -> Tensor:
+    """One token at a time, one of its experts after the other."""
+    found = []
+    for token, scores in zip(x, router_scores(weights, config, x), strict=True):
+        best = chosen(scores, config)
+        total = sum(scores[e] for e in best)
+        made = torch.zeros_like(token)
+        for e in best:
+            one = gated(token, weights["mlp.experts.gate_up"][e], weights["mlp.experts.down"][e])
+            made = made + scores[e] / total * one
+        if config.shared_experts:
+            made = made + gated(token, weights["mlp.shared.gate_up"], weights["mlp.shared.down"])
+        found.append(made)
+    return torch.stack(found)
+
+
+def router_scores(weights: Mapping[str, Tensor], config: ModelConfig, x: Tensor) -> Tensor:
+    logits = x @ weights["mlp.router"].t()
+    return torch.softmax(logits, -1) if config.router_score == "softmax" else torch.sigmoid(logits)
+
+
+def chosen(scores: Tensor, config: ModelConfig) -> list[int]:
+    count = config.experts_per_token or 2
+    return sorted(range(len(scores)), key=lambda e: -float(scores[e].detach()))[:count]
+
+
+def balance(scores: Tensor, config: ModelConfig, counted: Tensor) -> Tensor:
+    """DeepSeek-V3, equations 17 to 20, over the tokens of one sequence that count; without its weight."""
+    tokens, count = [t for t in range(len(scores)) if counted[t]], config.experts_per_token or 2
+    found = torch.zeros((), dtype=torch.float64)
+    for e in range(config.experts):
+        often = sum(e in chosen(scores[t], config) for t in tokens)
+        likely = sum(scores[t, e] / scores[t].sum() for t in tokens)
+        found = found + config.experts / (count * len(tokens)) * often * likely / len(tokens)
+    return found
 
 
 def norm(x: Tensor, weight: Tensor, config: ModelConfig) -> Tensor:

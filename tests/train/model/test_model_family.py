@@ -52,6 +52,15 @@ FAMILY: dict[str, dict[str, object]] = {
     },
     "alibi, capped, windowed": {"position": "alibi", "attention_softcap": 1.0, "window": 6, "kv_heads": 4},
     "yarn, normed, capped": YARN | {"qk_norm": True, "attention_softcap": 1.0, "logit_softcap": 2.0},
+    "experts": {"experts": 5},
+    "experts, sigmoid, shared": {
+        "experts": 6,
+        "experts_per_token": 3,
+        "shared_experts": 2,
+        "router_score": "sigmoid",
+        "mlp_width": 24,
+        "tied_embeddings": True,
+    },
     "muP, capped": {"mup_base_width": 16, "attention_softcap": 1.0, "logit_softcap": 2.0, "tied_embeddings": True},
 }
 DOCUMENTS = torch.tensor([[0] * 3 + [1] * 7 + [2] * 4, [0] * 1 + [1] * 1 + [2] * 12])
@@ -59,7 +68,8 @@ PLACES = torch.tensor([[*range(3), *range(7), *range(4)], [0, 0, *range(12)]])
 
 
 def made(changes: dict[str, object]) -> Transformer:
-    config = resolve_model(replace(BASE, **changes), LENGTH)  # type: ignore[arg-type]
+    unbalanced = {"balance_weight": 0.0} if "experts" in changes else {}  # see test_model_moe
+    config = resolve_model(replace(BASE, **unbalanced, **changes), LENGTH)  # type: ignore[arg-type]
     model = Transformer(config, VOCABULARY, LENGTH)
     initialise(model, 3)
     with torch.no_grad():

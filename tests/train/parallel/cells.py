@@ -12,6 +12,7 @@ STEPS, FEW_STEPS = 20, 8
 """Of a cell for each kind of layout, and of its variants."""
 MODEL = ModelConfig(width=32, layers=2, head_dim=4, kv_heads=4, mlp_width=48)
 TIED = replace(MODEL, tied_embeddings=True)
+EXPERTS = replace(MODEL, mlp_width=24, experts=6, experts_per_token=2, shared_experts=1, balance_weight=0.1)
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,9 @@ EAGER = (
         Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
         Cell("tp 2 x fsdp 2, tied, z-loss", parallel(tp=2, dp_shard=2), TIED, masked=True, penalised=True),
         Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
+        Cell("experts: ddp 4, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), EXPERTS, masked=True),
+        Cell("experts: fsdp 4, uneven targets", parallel(dp_shard=4), EXPERTS, masked=True),
+        Cell("experts: cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), EXPERTS, masked=True, documents=True),
         Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
     ),
 )

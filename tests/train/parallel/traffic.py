@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.cross_entropy import math
 from kernels.cross_entropy.math import group_named
-from tests.train.parallel.cells import MODEL, TIED, Cell, parallel
+from tests.train.parallel.cells import EXPERTS, MODEL, TIED, Cell, parallel
 from tests.train.parallel.ranks import built, config_of, meeting_place, met
 from train.runtime import distributed
 from train.runtime.distributed import World
@@ -60,6 +60,8 @@ ALONE = (
     Cell("tp 2 x fsdp 2", parallel(tp=2, dp_shard=2, micro_batch_sequences=2), precision=BF16, sequences=6),
     Cell("cp 4", parallel(cp=4, **ONE), precision=BF16, sequences=3),
     Cell("cp 2 x tp 2, checkpointed", parallel(cp=2, tp=2, **ONE), precision=BF16, memory=FULL, sequences=3),
+    Cell("experts: fsdp 4", parallel(dp_shard=4, **ONE), EXPERTS, precision=BF16, sequences=12),
+    Cell("experts: cp 2 x fsdp 2, checkpointed", parallel(cp=2, dp_shard=2, **ONE), EXPERTS, memory=FULL, sequences=4),
     Cell("cp 2 x fsdp 2, kept", parallel(cp=2, dp_shard=2, **ONE), memory=MemoryConfig(checkpointing="selective")),
 )  # fmt: skip
 """Layouts that one process in a pretended world can run."""
@@ -100,6 +102,7 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             what, place = {
                 "allreduce_": (ALL_REDUCE, 0),
+                "all_reduce": (ALL_REDUCE, 0),
                 "_allgather_base_": (ALL_GATHER, 0),
                 "allgather_": (ALL_GATHER, 0),
                 "_reduce_scatter_base_": (REDUCE_SCATTER, 1),

@@ -29,11 +29,15 @@ def counted(model: ModelConfig) -> Params:
     assert one == sum(size for name, size in sizes.items() if name.startswith("blocks.1."))
     gains = sum(size for name, size in sizes.items() if name.startswith("blocks.0.") and name.endswith("norm.weight"))
     blocks = model.layers * one
+    total = embedding + head + blocks + sizes["norm.weight"]
+    experts = model.layers * sum(size for name, size in sizes.items() if name.startswith("blocks.0.mlp.experts."))
+    idle = experts * (model.experts - (model.experts_per_token or 0)) // max(1, model.experts)
     return Params(
-        total=embedding + head + blocks + sizes["norm.weight"],
+        total=total,
         embedding=embedding,
-        non_embedding=blocks + sizes["norm.weight"],
-        matmul=blocks - model.layers * gains + (head or embedding),
+        non_embedding=blocks - idle + sizes["norm.weight"],
+        matmul=blocks - idle - model.layers * gains + (head or embedding),
+        active=total - idle,
     )
 
 

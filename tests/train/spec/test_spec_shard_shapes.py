@@ -40,7 +40,8 @@ def test_no_rank_holds_more_than_a_twentieth_above_its_share(preset: str, vocabu
         # Nor of any one matrix: what is gathered of it is its shares, rounded up.
         for name, weight in {**block, **ends}.items():
             if len(weight.shape) > 1:
-                assert largest_shard(weight, ranks) * ranks <= 1.05 * weight.numbers, (ranks, name)
+                allowed = max(1.05 * weight.numbers, weight.numbers + ranks)  # one number more of a router
+                assert largest_shard(weight, ranks) * ranks <= allowed, (ranks, name)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,9 @@ def per_token(model: ModelConfig, vocab_size: int, sequence_length: int) -> Flop
     """Return the FLOPs of a token in sequences of this length [tokens]."""
     counts = parameters(model, vocab_size)
     keys = sum(_keys(model, layer, sequence_length) for layer in range(model.layers))
-    return Flops(2 * counts.attention, 4 * model.width * keys, 2 * counts.mlp, 2 * vocab_size * model.width)
+    return Flops(
+        2 * counts.attention, 4 * model.width * keys, 2 * (counts.mlp - counts.idle), 2 * vocab_size * model.width
+    )
 
 
 def recomputed(model: ModelConfig, sequence_length: int, memory: MemoryConfig) -> int:
@@ -69,8 +71,14 @@ def recomputed(model: ModelConfig, sequence_length: int, memory: MemoryConfig) -
         return 0
     again = range(0, model.layers, memory.every if memory.checkpointing == "every" else 1)
     whole = per_token(model, 0, sequence_length)
-    one = (whole.projections + whole.mlp) // model.layers - 2 * mlp_width(model) * model.width
+    one = (whole.projections + whole.mlp) // model.layers - _last_products(model)
     return len(again) * one + 4 * model.width * sum(_keys(model, layer, sequence_length) for layer in again)
+
+
+def _last_products(model: ModelConfig) -> int:
+    """Return the FLOPs of a block's last product if no backward pass needs its result, as it does that of experts."""
+    dense = model.shared_experts if model.experts else 1
+    return 2 * dense * mlp_width(model) * model.width
 
 
 def _keys(model: ModelConfig, layer: int, sequence_length: int) -> int:

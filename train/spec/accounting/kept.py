@@ -65,7 +65,8 @@ def block(config: RunConfig, device: str, mode: str, sequences: int) -> Kept:
 def block_bytes(config: RunConfig, axes: Axes, device: str, mode: str, sequences: int) -> int:
     """Return what one block keeps of a micro-batch on one rank."""
     tokens = sequences * config.data.sequence_length
-    return round(tokens * block(config, device, mode, sequences).on(axes))
+    routed = 0 if mode == "full" else activations.of_sequences(config.model, sequences)
+    return round(tokens * block(config, device, mode, sequences).on(axes)) + routed
 
 
 def recomputed_bytes(config: RunConfig, axes: Axes, device: str, mode: str, sequences: int) -> int:

@@ -14,7 +14,7 @@ class Parameters:
     """Numbers of weights by component. head: the output head's own weight, 0 where it is tied to the embedding.
 
     matmul: weights that take part in a matrix product of a token, the head also where it is tied. active: weights that
-    a token goes through, all of them in a dense model.
+    a token goes through, all of them in a dense model. idle: weights of experts that it does not go through, in `mlp`.
     """
 
     embedding: int
@@ -24,6 +24,7 @@ class Parameters:
     head: int
     matmul: int
     active: int
+    idle: int = 0
 
     @property
     def total(self) -> int:
@@ -45,14 +46,13 @@ def component(name: str) -> str:
 
 
 def parameters(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Return the parameters of a dense decoder with this vocabulary [tokens], by component."""
+    """Return the parameters of a decoder with this vocabulary [tokens], by component."""
     found = dict.fromkeys(("embedding", "attention", "mlp", "norms", "head"), 0)
     _add(found, block_weights(model), model.layers)
     _add(found, end_weights(model, vocab_size), 1)
-    total = sum(found.values())
-    return Parameters(
-        **found, matmul=found["attention"] + found["mlp"] + vocab_size * model.width, active=total
-    )  # the head's product is there, tied or not
+    idle = model.layers * sum(weight.numbers - weight.active(model) for weight in block_weights(model).values())
+    products = found["attention"] + found["mlp"] - idle + vocab_size * model.width  # the head's is there, tied or not
+    return Parameters(**found, matmul=products, active=sum(found.values()) - idle, idle=idle)
 
 
 def _add(found: dict[str, int], weights: Mapping[str, Weight], times: int) -> None:

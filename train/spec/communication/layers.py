@@ -106,5 +106,8 @@ def context_parallel(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBa
         size = sequences * config.data.sequence_length * channels * short(config)
         yield Message(ALL_GATHER, "cp", axes.cp, size, layers * count, "keys and values", "forward")
         yield Message(ALL_GATHER, "cp", axes.cp, size, again * count, "keys and values, recomputed", "backward")
+        if model.experts and model.balance_weight:
+            counts = 4 * sequences * (model.experts + 1)
+            yield Message(ALL_REDUCE, "cp", axes.cp, counts, (layers + again) * count, "choices of experts", "forward")
         of = "gradients of keys and values"
         yield Message(REDUCE_SCATTER, "cp", axes.cp, size, layers * count, of, "backward")

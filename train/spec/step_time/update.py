@@ -68,6 +68,11 @@ def accumulated(config: RunConfig, axes: Axes, rank: int, micro_batches: int) ->
 
 def check(config: RunConfig, device: Device) -> None:
     """Raise ValueError, naming the key, for an update that is not modelled, or of which the profile lacks a figure."""
+    if config.model.experts:
+        raise ValueError(
+            f"model.experts={config.model.experts}: the grouped products and messages of experts have not been "
+            "measured, so that the step's time is not predicted; `python -m study plan memory` says what fits"
+        )
     if config.memory.offload == "parameters":
         raise ValueError(
             "memory.offload=parameters: the update runs on the CPU, whose speed no cluster profile has, so that the "

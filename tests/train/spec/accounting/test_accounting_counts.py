@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,16 @@ from train.spec.counts import flops_per_token, head_dim, kv_heads, params
 
 
 @st.composite
+def experts(draw: st.DrawFn) -> dict[str, Any]:
+    """Return the keys of any mixture of experts, or none."""
+    count = draw(st.sampled_from([0, 0, 2, 5]))
+    if not count:
+        return {}
+    each, shared = draw(st.integers(1, count)), draw(st.integers(0, 2))
+    return {"experts": count, "experts_per_token": each, "shared_experts": shared}
+
+
+@st.composite
 def shapes(draw: st.DrawFn) -> ModelConfig:
     """Return any decoder of the trainer's: heads, shared keys, norms of heads, tied or not, positions, windows."""
     head, heads = draw(st.sampled_from([4, 8, 16])), draw(st.sampled_from([1, 2, 4, 6]))
@@ -36,6 +47,7 @@ def shapes(draw: st.DrawFn) -> ModelConfig:
         qk_norm=draw(st.booleans()),
         tied_embeddings=draw(st.booleans()),
         position=draw(st.sampled_from(["rope", "alibi", "none"])),
+        **draw(experts()),
     )
 
 
@@ -55,11 +67,21 @@ def test_parameters_by_component_are_those_of_the_module(model: ModelConfig, voc
     found = parameters(model, vocabulary)
     assert found.embedding == of("embedding.weight")
     assert found.attention == of("attention.qkv", "attention.out")
-    assert found.mlp == of("mlp.gate_up", "mlp.down")
+    assert found.mlp == of(".mlp.")
+    if model.experts:
+        rows = sum(
+            weight.shape[0] != model.experts for name, weight in module.named_parameters() if ".experts." in name
+        )
+        assert not rows
+        idle = of(".experts.") * (model.experts - (model.experts_per_token or 0)) // model.experts
+        assert found.idle == idle == found.total - found.active
+    else:
+        assert found.idle == 0
     assert found.norms == of("norm")
     assert found.head == of("output.weight")
-    assert found.total == found.active == sum(sizes.values()) == params(model, vocabulary).total
-    assert found.non_embedding == params(model, vocabulary).non_embedding
+    assert found.total == sum(sizes.values()) == params(model, vocabulary).total
+    assert found.active == params(model, vocabulary).active
+    assert found.non_embedding - found.idle == params(model, vocabulary).non_embedding
     assert found.matmul == params(model, vocabulary).matmul
 
 
