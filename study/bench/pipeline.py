@@ -85,7 +85,10 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         *map(str, written),
     ]
     if measured:
-        about = f"measured on {asked.pp} processes of this machine (gloo), and simulated with the times of their passes"
+        about = (
+            f"idle share on {asked.pp} processes of this machine (gloo): measured in the quietest of several steps, "
+            "and simulated with the median times of the others' passes and messages"
+        )
         lines += ["", about, "", *measured_table(measured)]
     said = {
         "what": "pipeline",

@@ -32,9 +32,9 @@ from train.spec.pipeline_schedule.trace import Measured, read
 from train.spec.resolve import resolve
 from train.spec.yamlfile import dump
 
-NAME, VOCABULARY, LENGTH = "made-up", 512, 64
+NAME, VOCABULARY, LENGTH = "made-up", 512, 128
 WIDTH, LAYERS, HEAD = 256, 8, 64
-FIRST, RECORDED = 3, 5
+FIRST, RECORDED = 3, 12
 """The first step that is traced, and how many are."""
 POLL_SECONDS, GRACE_SECONDS, MOST_SECONDS = 0.2, 10.0, 300.0
 

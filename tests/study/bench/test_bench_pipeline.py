@@ -159,7 +159,12 @@ def test_measured_rows_stand_beside_the_simulation_of_their_own_passes() -> None
     assert (found.simulated_ms, found.step_ms) == (15, 18)
     assert found.simulated_share == pytest.approx(found.formula_share) == pytest.approx(0.2)
     assert found.idle_share == pytest.approx(1 - 12 / 18)
-    assert measured_table([found])[1].split() == ["4", "gpipe", "33.3", "%", "20.0", "%", "20.0", "%", "18", "15"]
+    assert (found.quietest_idle_share, found.quietest_step_ms) == (found.idle_share, 18)
+    _, row, _, said = measured_table([found])
+    assert row.replace(" %", "%").split() == ["4", "gpipe", "33.3%", "20.0%", "33.3%", "20.0%", "18", "15", "18"]
+    assert said.endswith("0 of 1; median 13.3 points off, at most 13.3")
+    exact = found_of(layout, 4, Measured((simulate(layout, 4, late),), late))
+    assert "1 of 1; median 0.0 points off" in measured_table([exact])[-1]
 
 
 @pytest.mark.slow

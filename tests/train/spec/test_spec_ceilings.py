@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from train.spec.communication.cluster import read_profile
 from train.spec.device_peaks import BANDWIDTH, MEASURED, STATED, ceilings
 
 
@@ -16,6 +19,14 @@ def test_what_was_measured_counts_before_what_is_stated() -> None:
     assert h200.bandwidth < BANDWIDTH["H200"]
     assert a100.flops("bf16") == 312e12
     assert a100.balance("bf16") == pytest.approx(312 / 2.039)
+
+
+def test_ceilings_are_those_of_the_profile_that_was_measured_with_them() -> None:
+    compute = read_profile(Path(__file__).parents[3] / "conf" / "cluster" / "measured" / "h200_x4.yaml").compute
+    h200 = MEASURED["H200"]
+    assert (h200.flops("fp8"), h200.bandwidth) == (compute.matmul_rate("fp8"), compute.copy)
+    assert compute.matmul_rate("bf16") == pytest.approx(694e12), "the slowest day, by which runs are planned"
+    assert h200.flops("bf16") == pytest.approx(798e12), "the fastest day, which kernels are held against"
 
 
 def test_formats_that_a_device_lacks_have_a_rate_of_another() -> None:

@@ -20,13 +20,15 @@ from train.spec.pipeline_schedule.orders import Kind, Order, Pass, in_flight, or
 class Times:
     """How long one micro-batch takes through each stage, in the model's order, and from a rank to another. Any unit.
 
-    A whole backward pass takes as long as the gradients of inputs and those of weights together.
+    A whole backward pass takes as long as the gradients of inputs and those of weights together. between: what a rank
+    needs from the end of a pass to the beginning of its next one, if that has its input.
     """
 
     forward: tuple[float, ...]
     backward_input: tuple[float, ...]
     backward_weight: tuple[float, ...]
     message: float = 0.0
+    between: float = 0.0
 
     def of(self, one: Pass) -> float:
         """Return how long a pass takes."""
@@ -141,7 +143,7 @@ class _Simulation:
             end = start + self._times.of(one)
             done.append(Timed(rank, one, start, end))
             sent = self._send(one, rank, end)
-            self._free[rank] = sent if self._sender_waits(order, len(done) - 1) else end
+            self._free[rank] = (sent if self._sender_waits(order, len(done) - 1) else end) + self._times.between
         return len(done) > before
 
     def _ready(self, one: Pass) -> float | None:

@@ -6,7 +6,7 @@ The trainer marks each pass in torch's profiler by `mark`. A trace is the JSON t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,19 @@ def mark(stage: int, kind: Kind, micro_batch: int) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """The steps of a traced pipeline [ms], each beginning at 0 with its first pass, and the times of its passes."""
+    """The steps of a traced pipeline [ms], each beginning at 0 with its first pass, and the times of its passes.
+
+    quietest: the shortest step, least held up by whatever else runs there. times: medians of all other steps, so that
+    what is simulated with them is a prediction of the quietest.
+    """
 
     steps: tuple[Timeline, ...]
     times: Times
+
+    @property
+    def quietest(self) -> Timeline:
+        """The shortest step."""
+        return _quietest(self.steps)
 
     @property
     def idle_share(self) -> float:
@@ -56,7 +65,12 @@ def read(traces: Sequence[Mapping[str, Any]], layout: ParallelConfig) -> Measure
             "record them with profile.ranks=all"
         )
     steps = tuple(_step([{one: spans[i] for one, spans in rank.items()} for rank in ranks]) for i in range(*counts))
-    return Measured(steps, _times(steps, layout))
+    others = tuple(step for step in steps if step is not _quietest(steps))
+    return Measured(steps, _times(others or steps, layout))
+
+
+def _quietest(steps: Sequence[Timeline]) -> Timeline:
+    return min(steps, key=lambda step: step.step)
 
 
 def _passes(rank: int, trace: Mapping[str, Any]) -> dict[Pass, list[Timed]]:
@@ -92,29 +106,59 @@ def _step(ranks: Sequence[Mapping[Pass, Timed]]) -> Timeline:
 
 
 def _times(steps: Sequence[Timeline], layout: ParallelConfig) -> Times:
-    """Return the mean time of each stage's passes, and the shortest seen from a pass to the one that waits for it."""
+    """Return the median time of each stage's passes, of a message to a rank that waits for it, and between passes."""
     taken: dict[tuple[int, Kind], list[float]] = {}
     for step in steps:
         for timed in (one for rank in step.ranks for one in rank):
             taken.setdefault((timed.one.stage, timed.one.kind), []).append(timed.end - timed.start)
-    mean = {key: statistics.fmean(values) for key, values in taken.items()}
+    usual = {key: statistics.median(values) for key, values in taken.items()}
 
     def of(kind: Kind, half: bool = False) -> tuple[float, ...]:
         stages = range(layout.pp * stages_per_rank(layout))
-        return tuple(mean[s, kind] if (s, kind) in mean else mean[s, Kind.BACKWARD] * half / 2 for s in stages)
+        return tuple(usual[s, kind] if (s, kind) in usual else usual[s, Kind.BACKWARD] * half / 2 for s in stages)
 
-    message = min((gap for step in steps for gap in _gaps(step, layout)), default=0.0)
-    return Times(of(Kind.FORWARD), of(Kind.INPUT, half=True), of(Kind.WEIGHT, half=True), max(0.0, message))
+    waited = [wait for step in steps for wait in _waits(step, layout)]
+    messages, between = ([wait.seconds for wait in waited if wait.message is which] for which in (True, False))
+    return Times(
+        of(Kind.FORWARD), of(Kind.INPUT, half=True), of(Kind.WEIGHT, half=True), _usual(messages), _usual(between)
+    )
 
 
-def _gaps(step: Timeline, layout: ParallelConfig) -> list[float]:
-    """Return how long after the end of a pass each pass began that needed its result from another rank."""
+def _usual(values: Sequence[float]) -> float:
+    return max(0.0, statistics.median(values)) if values else 0.0
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """How long a rank stood before a pass: for a message that was sent when it was free, or with all that it needed."""
+
+    message: bool
+    seconds: float
+
+
+def _waits(step: Timeline, layout: ParallelConfig) -> Iterator[_Wait]:
+    """Yield the waits of a step whose cause is sure: passes for which the rank and a message were late are left out."""
     every = {timed.one: timed for rank in step.ranks for timed in rank}
-    gaps = []
-    for one, timed in every.items():
-        if one.kind is Kind.WEIGHT:
-            continue
-        before = Pass(one.stage + (-1 if one.kind is Kind.FORWARD else 1), one.kind, one.micro_batch)
-        if before in every and rank_of(layout, before.stage) != timed.rank:
-            gaps.append(timed.start - every[before].end)
-    return gaps
+    for rank in step.ranks:
+        free = 0.0
+        for place, timed in enumerate(rank):
+            source = _source(timed, every, layout)
+            if source is None and place:
+                yield _Wait(False, timed.start - free)
+            elif source is not None and source.end >= free:
+                yield _Wait(True, timed.start - source.end)
+            free = timed.end
+
+
+def _source(timed: Timed, every: Mapping[Pass, Timed], layout: ParallelConfig) -> Timed | None:
+    """Return the pass of another rank whose result a pass needs; None where there is none."""
+    one = timed.one
+    if one.kind is Kind.WEIGHT:
+        return None
+    stage = one.stage + (-1 if one.kind is Kind.FORWARD else 1)
+    if not 0 <= stage < layout.pp * stages_per_rank(layout) or rank_of(layout, stage) == timed.rank:
+        return None
+    kinds = (Kind.FORWARD,) if one.kind is Kind.FORWARD else (Kind.BACKWARD, Kind.INPUT)
+    return next(
+        every[Pass(stage, kind, one.micro_batch)] for kind in kinds if Pass(stage, kind, one.micro_batch) in every
+    )

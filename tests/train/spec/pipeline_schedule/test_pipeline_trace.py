@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,20 +19,25 @@ LAYOUTS = {name: ParallelConfig(pp=2, pp_schedule=name, pp_stages=2) for name in
 def times(layout: ParallelConfig) -> Times:
     stages = 2 if layout.pp_schedule in ("gpipe", "1f1b") else 4
     forward = tuple(1.0 + 0.5 * stage for stage in range(stages))
-    return Times(forward, forward[::-1], forward[::-1], message=0.25)
+    return Times(forward, forward[::-1], forward[::-1], message=0.25, between=0.125)
 
 
-def traces(layout: ParallelConfig, steps: int = 3, category: str = "user_annotation") -> list[dict[str, Any]]:
-    """Return each rank's trace of simulated steps, 100 ms apart, by clocks that count from different times."""
+def traces(
+    layout: ParallelConfig, category: str = "user_annotation", speeds: Sequence[float] = (1.0, 1.0, 1.0)
+) -> list[dict[str, Any]]:
+    """Return each rank's trace of simulated steps, 100 ms apart, by clocks that count from different times.
+
+    speeds: how many times as fast as the first each step is.
+    """
     found = []
     for rank, timed in enumerate(simulate(layout, 4, times(layout)).ranks):
         base = 5_000_000 * rank
         events: list[dict[str, Any]] = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0.0, "dur": 9e9}]
-        for step in range(steps):
+        for step, speed in enumerate(speeds):
             for one in timed:
                 name = mark(one.one.stage, one.one.kind, one.one.micro_batch)
-                start = (one.start + 100 * step) * 1e3 - base / 1e3
-                span = {"ts": start, "dur": (one.end - one.start) * 1e3}
+                start = (one.start / speed + 100 * step) * 1e3 - base / 1e3
+                span = {"ts": start, "dur": (one.end - one.start) / speed * 1e3}
                 events.append({"ph": "X", "cat": category, "name": name, **span})
         found.append({"baseTimeNanoseconds": base, "traceEvents": events[::-1]})
     return found
@@ -51,11 +57,22 @@ def test_a_trace_gives_back_the_steps_and_times_that_made_it(name: str) -> None:
     assert found.times.backward_input == pytest.approx(times(layout).backward_input)
     assert found.times.backward_weight == pytest.approx(times(layout).backward_weight)
     assert found.times.message == pytest.approx(0.25)
+    assert found.times.between == pytest.approx(0.125)
+
+
+def test_times_are_of_other_steps_than_the_quietest() -> None:
+    layout = LAYOUTS["1f1b"]
+    found, even = read(traces(layout, speeds=(1.0, 2.0, 1.0)), layout), read(traces(layout), layout)
+    assert found.quietest is found.steps[1]
+    assert found.quietest.step == pytest.approx(even.step_ms / 2)
+    assert found.times.forward == pytest.approx(even.times.forward)
+    assert found.times.message == pytest.approx(even.times.message)
+    assert simulate(layout, 4, found.times).step == pytest.approx(even.step_ms)
 
 
 def test_marks_as_the_gpu_ran_them_go_before_those_of_the_cpu() -> None:
     layout = LAYOUTS["1f1b"]
-    slow = traces(layout, category="gpu_user_annotation")
+    slow = traces(layout, "gpu_user_annotation")
     for trace in slow:
         on_cpu = [{**event, "cat": "user_annotation", "dur": 0.001} for event in trace["traceEvents"]]
         trace["traceEvents"] += [event for event in on_cpu if event["name"] != "aten::mm"]
