@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from analysis.report.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PINK
 from study import text
 from study.bench.comm_ranks import Fits, Results, TimedPoint
 from train.spec.communication.cluster import ClusterProfile, Compute, Fitted, Level, Point
@@ -21,10 +22,11 @@ COLUMNS = (
 )  # fmt: skip
 DOTS = 150
 """Resolution of pictures [dots per inch]."""
-COLOURS = {
-    "all_reduce": "#1f5fa8", "all_gather": "#2f8f4e", "reduce_scatter": "#c23b22", "all_to_all": "#8a5bb0",
-    "broadcast": "#b8860b", "send": "#555555",
+LOOKS = {
+    "all_reduce": (BLUE, "o"), "all_gather": (GREEN, "s"), "reduce_scatter": (ORANGE, "^"),
+    "all_to_all": (PINK, "D"), "broadcast": (INK, "v"), "send": (MUTED, "x"),
 }  # fmt: skip
+"""Colour and marker of each collective's line."""
 
 
 def in_words(point: TimedPoint) -> str:
@@ -151,9 +153,9 @@ def draw(results: Results, fits: Fits, path: Path) -> None:
             here = [row for row in rows(results, fits) if (row["level"], row["collective"]) == (level, collective)]
             if not here:
                 continue
-            colour, sizes = COLOURS[collective], [row["size"] for row in here]
+            (colour, marker), sizes = LOOKS[collective], [row["size"] for row in here]
             buses = [row["bus_bandwidth"] / 1e9 for row in here]
-            axes.plot(sizes, buses, "o-", color=colour, label=collective, markersize=3.5)
+            axes.plot(sizes, buses, "-", marker=marker, color=colour, label=collective, markersize=4)
             if all(row["fitted_seconds"] is not None for row in here):
                 fitted = [bus * row["seconds"] / row["fitted_seconds"] for bus, row in zip(buses, here, strict=True)]
                 axes.plot(sizes, fitted, "--", color=colour, linewidth=0.9)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from analysis.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PINK
+
 DOTS = 150
 """Resolution of the PNG [dots per inch]."""
-COLOURS = ("#3465a4", "#c17d11", "#c23b22", "#8f8f8f", "#4e9a06")
+COLOURS = (BLUE, MUTED, ORANGE, PINK, GREEN)
+"""Of computing, launches, messages, the bubble and the update, as in the picture of a step."""
 WIDTH = 9.0
 """Of the picture [inches]."""
 
