@@ -63,6 +63,7 @@ class Verdicts(Mapping[str, Identified]):
         if name not in fit.form.names:
             useless = next(iter(self._needless.values()), None)
             return _derived(fit, name) if useless is None else Identified(False, useless.reason)
+        fit.follow_profiles()
         verdict = Identified(True)
         with suppress(ValueError):  # it has no profile
             verdict = fit.profile(name).identified
