@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--hogs", type=int, default=os.cpu_count(), help="processes that only count")
-    parser.add_argument("--workers", type=int, default=3, help="processes that run tests")
+    parser.add_argument("--workers", type=int, default=4, help="processes that run tests")
     parser.add_argument("--first", type=int, default=1, help="seed of the first order")
     parser.add_argument("--logs", type=Path, default=Path("/tmp/suite_under_load"))
     options, words = parser.parse_known_args()
