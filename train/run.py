@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None, flag: StopFlag | None = None, start
             return ended
         config = load(options.config)
         gc.disable()  # what is imported and built now stays: to look for garbage in it takes a sixth of the time
-        trainer = _prepared(config, options.config.parent, flag, started)
+        trainer = _prepared(config, options.config.parent, flag, started, saves=not options.unsaved)
         gc.freeze()
     except ValueError as error:  # what a user can put right; anything later is a traceback
         print(f"error: {error}", file=sys.stderr)
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None, flag: StopFlag | None = None, start
         return _failed()
     finally:
         gc.enable()
-    return _train(trainer, options.until)
+    return _train(trainer, options.until, saves=not options.unsaved)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,6 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")
     parser.add_argument("--until", type=int, help="stop at the first step boundary at or past this [tokens]")
+    parser.add_argument(
+        "--unsaved",
+        action="store_true",
+        help="save no checkpoints, for measurements: started again, the run begins anew (parallel.strategy=fsdp1 needs "
+        "this)",
+    )
     return parser
 
 
@@ -91,10 +97,13 @@ def _ended(path: Path) -> int | None:
     return DIVERGED if outcome["state"] == "diverged" else REACHED
 
 
-def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -> Trainer:
+def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float, saves: bool) -> Trainer:
     """Return the run's trainer, restored from its newest checkpoint."""
     check_writable(folder, "metrics.jsonl")
-    check_writable(folder / "checkpoints")
+    if saves:
+        check_writable(folder / "checkpoints")
+    elif (folder / "checkpoints").exists():
+        raise ValueError(f"--unsaved begins anew, but {folder / 'checkpoints'} is there: leave the option out to go on")
     import torch
 
     from train.build import device_of
@@ -108,7 +117,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     keep_freed_memory()
     world = distributed.world_of()
     under_way = begun(folder)
-    check(config, world.size, begun=under_way)  # before any rank waits for another
+    check(config, world.size, saves=saves, begun=under_way)  # before any rank waits for another
     if under_way and world.writes:
         for why in complaints(config, copies(config.parallel, axes(config.parallel, world.size))):
             warn(f"a new run would be refused: {why}. This one began with it and continues unchanged")
@@ -125,7 +134,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     trainer = Trainer(choose(config, gpu, world.size), folder, world, device, flag=flag, started=started)
     if gpu is not None and world.writes:
         _tell(config, gpu, trainer)
-    trainer.restore()
+    trainer.restore(saves)
     return trainer
 
 
@@ -140,7 +149,7 @@ def _tell(config: RunConfig, gpu: Gpu, trainer: Trainer) -> None:
         warn(better)
 
 
-def _train(trainer: Trainer, until: int | None) -> int:
+def _train(trainer: Trainer, until: int | None, saves: bool) -> int:
     """Train and return the exit code."""
     from train.checkpoint.save import SaveError
     from train.runtime import distributed
@@ -167,7 +176,7 @@ def _train(trainer: Trainer, until: int | None) -> int:
     distributed.leave(trainer.world)
     if end is End.INTERRUPTED and trainer.world.writes:
         by = trainer.flag.received.name if trainer.flag.received else "a signal to another rank"
-        say(f"stopped by {by} at step {trainer.state.step}, checkpoint saved")
+        say(f"stopped by {by} at step {trainer.state.step}, {'checkpoint saved' if saves else 'nothing saved'}")
     return {End.REACHED: REACHED, End.DIVERGED: DIVERGED, End.INTERRUPTED: INTERRUPTED}[end]
 
 

@@ -22,6 +22,7 @@ from train.build import build_data, build_mesh, build_model, build_optimizer, bu
 from train.checkpoint.identity import identity_of
 from train.checkpoint.manager import CheckpointManager
 from train.checkpoint.save import WRITE_SECONDS, SaveError
+from train.checkpoint.unsaved import Unsaved
 from train.data.batch import Batch
 from train.data.dataloader import RowSource
 from train.evaluate import evaluate
@@ -110,10 +111,13 @@ class Trainer:
         self.profiler = Profiler(config.profile, folder, world.rank, partial(self._event, "profile"))
         self.before_update: Callable[[], None] = lambda: None  # called before weights and moments change
 
-    def restore(self) -> None:
-        """Open the run's files and go to where it stands, if anywhere; ValueError if that belongs to another config."""
+    def restore(self, saves: bool = True) -> None:
+        """Open the run's files and go to where it stands, if anywhere; ValueError if that belongs to another config.
+
+        saves: whether it has checkpoints.
+        """
         self.recorder = Recorder(self.config, self.folder, self.world, self.device)
-        self.checkpoints = CheckpointManager(
+        self.checkpoints = (CheckpointManager if saves else Unsaved)(
             self.folder, self.config, self.world, self.device, modules=self.model.modules, optimizer=self.optimizer,
             identity=identity_of(self.config, self.data.fingerprint), state=self.state,
             parts={"data": self.data.loader, "monitor": self.monitor, "scaler": self.scaler, "fp8": self.history,

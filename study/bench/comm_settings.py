@@ -58,7 +58,7 @@ def wanted(words: Sequence[str], gpus: int) -> Wanted:
     results = None if settings.results is None else Path(settings.results)
     ranks = settings.ranks if settings.ranks is not None else max(gpus, 1) if backend == "nccl" else 2
     if results is None:
-        _check_ranks(ranks, backend, gpus)
+        check_ranks(ranks, backend, gpus)
     if not 0 < settings.seconds <= 60:
         raise ValueError(f"seconds={settings.seconds:g} is not allowed: more than 0, and 60 at most")
     names = tuple(filter(None, settings.collectives.strip("[]").replace(" ", "").split(",")))
@@ -109,6 +109,19 @@ def gpu_count(environment: Mapping[str, str] = os.environ, devices: Path = Path(
     return min(there, len(named))
 
 
+def check_ranks(ranks: int, backend: str, gpus: int, least: int | None = None) -> None:
+    """Raise ValueError for ranks that cannot be had on so many GPUs; least: how many there have to be."""
+    if backend == "nccl" and not gpus:
+        raise ValueError("backend=nccl is not allowed here: this machine shows no GPU; use backend=gloo")
+    least = least or (1 if backend == "nccl" else 2)
+    if not least <= ranks <= MOST_RANKS:
+        why = "as messages need two" if least == 2 else "1: the GPU alone, without messages"
+        raise ValueError(f"ranks={ranks} is not allowed: {least} to {MOST_RANKS}, {why}")
+    if backend == "nccl" and ranks > gpus:
+        more = f"use ranks={gpus}" if gpus > 1 else "nccl wants a GPU for each rank; use backend=gloo"
+        raise ValueError(f"ranks={ranks} is not allowed with backend=nccl: this machine shows {gpus} GPUs; {more}")
+
+
 def _mapping(words: Sequence[str]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for word in words:
@@ -117,18 +130,6 @@ def _mapping(words: Sequence[str]) -> dict[str, str | None]:
             raise ValueError(f"{word!r} is no setting: write KEY=VALUE, as ranks=2 backend=gloo sizes=1K:16M")
         found[name] = None if value in ("null", "") else value
     return found
-
-
-def _check_ranks(ranks: int, backend: str, gpus: int) -> None:
-    if backend == "nccl" and not gpus:
-        raise ValueError("backend=nccl is not allowed here: this machine shows no GPU; use backend=gloo")
-    least = 1 if backend == "nccl" else 2
-    if not least <= ranks <= MOST_RANKS:
-        why = "as messages need two" if least == 2 else "1: the GPU alone, without messages"
-        raise ValueError(f"ranks={ranks} is not allowed: {least} to {MOST_RANKS}, {why}")
-    if backend == "nccl" and ranks > gpus:
-        more = f"use ranks={gpus}" if gpus > 1 else "nccl wants a GPU for each rank; use backend=gloo"
-        raise ValueError(f"ranks={ranks} is not allowed with backend=nccl: this machine shows {gpus} GPUs; {more}")
 
 
 def _size(word: str, text: str) -> int:

@@ -109,12 +109,12 @@ def asked_of(given: Mapping[str, Any]) -> Asked:
 
 def measure(asked: Asked) -> list[Found]:
     """Run the trainer with each schedule and number of micro-batches and read its traces, saying each on stderr."""
-    from study.bench import pipeline_ranks
+    from study.bench import made_up, pipeline_ranks
 
     found = []
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
         folder = Path(name)
-        pipeline_ranks.write_corpus(folder)
+        made_up.write_corpus(folder, pipeline_ranks.VOCABULARY)
         for schedule in asked.schedules:
             layout = asked.layout(schedule)
             for count in dict.fromkeys(micro_batches(layout, wanted) for wanted in asked.micro_batches):

@@ -37,7 +37,8 @@ COMMANDS = {
     "export": "export a point's weights for transformers and vLLM, and register them as a model in MLflow",
     "dashboard": "serve MLflow for a study on 127.0.0.1, with its columns and charts set up",
     "doctor": "probe this machine and its cluster, with a test job; write a conf/cluster/*.yaml for them",
-    "bench": "comm: time collectives, fit links, measure a GPU; pipeline: compare pipeline schedules before a run",
+    "bench": "comm: time collectives, fit links, measure a GPU; pipeline: compare pipeline schedules before a run; "
+    "strategies: DDP, FSDP1 and FSDP2 side by side",
     "completion": "print the shell script that completes commands, studies, points, keys and states",
     "reproduce": "run the whole pipeline, data -> sweep -> fit -> report, as make study does",
 }

@@ -10,7 +10,11 @@ from typing import Any, Protocol
 from study.commands import add_json, emit
 from train.spec.interrupts import INTERRUPTED
 
-BENCHES = {"comm": "study.bench.comm", "pipeline": "study.bench.pipeline"}
+BENCHES = {
+    "comm": "study.bench.comm",
+    "pipeline": "study.bench.pipeline",
+    "strategies": "study.bench.strategies",
+}
 """What can be measured or compared, and the module that does it."""
 
 
@@ -23,7 +27,8 @@ class Bench(Protocol):
     def run(self, words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         """Do what the key=value words ask for; return lines of text and the fields of the JSON object.
 
-        A field `interrupted` that is true says that Ctrl-C ended it, and the rest is what there was until then.
+        A field `interrupted` that is true says that Ctrl-C ended it, and the rest is what there was until then. A field
+        `problems` that is not empty says what needs attention.
         """
 
 
@@ -47,4 +52,4 @@ def run(options: argparse.Namespace) -> int:
         emit("bench", None, said)
     else:
         print("\n".join(lines))
-    return INTERRUPTED if said.get("interrupted") else 0
+    return INTERRUPTED if said.get("interrupted") else int(bool(said.get("problems")))

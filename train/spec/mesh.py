@@ -129,7 +129,7 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
     if saves and parallel.strategy == "fsdp1":
         raise ValueError(
             "parallel.strategy=fsdp1 cannot save checkpoints: its flat parameters do not map to named weights; it "
-            "exists to compare speed and memory: use parallel.strategy=fsdp"
+            "exists to compare speed and memory: use parallel.strategy=fsdp, or train.run --unsaved"
         )
     check_experts(config)
     _check_tensor(config)

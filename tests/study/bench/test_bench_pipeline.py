@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from study.__main__ import main
-from study.bench import pipeline_ranks
+from study.bench import made_up, pipeline_ranks
 from study.bench.pipeline_table import (
     Asked,
     Row,
@@ -170,7 +170,7 @@ def test_measured_rows_stand_beside_the_simulation_of_their_own_passes() -> None
 @pytest.mark.slow
 def test_the_trainer_runs_its_passes_in_the_simulated_order(tmp_path: Path) -> None:
     layout = ParallelConfig(pp=2, pp_schedule="zbv" if can_split() else "interleaved", pp_stages=2)
-    pipeline_ranks.write_corpus(tmp_path)
+    made_up.write_corpus(tmp_path, pipeline_ranks.VOCABULARY)
     found = pipeline_ranks.measure(layout, 3, tmp_path)
     assert len(found.steps) == pipeline_ranks.RECORDED
     for step in found.steps:

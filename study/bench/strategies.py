@@ -1,0 +1,127 @@
+"""`python -m study bench strategies`: DDP, FSDP1 and FSDP2 with the same model, data and seed, and what breaks them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from study.bench import made_up, strategies_report
+from study.bench.comm_settings import gpu_count
+from study.bench.gpus import gpu_name
+from study.bench.strategies_failures import Failure, Patient, failures
+from study.bench.strategies_report import Found
+from study.bench.strategies_runs import Row, measure
+from study.bench.strategies_settings import KEYS, Asked, asked_of
+from study.config.single import composed
+from study.storage.files import write_atomic, write_json
+
+PURPOSE = (
+    "Train the same model with DDP, FSDP1 and FSDP2 on ranks of this machine: speed, memory, messages, failures.\n"
+    "Keys and groups of a study (model=1b, precision=bf16, batch.tokens=65536) say what is trained."
+)
+__all__ = ["KEYS", "PURPOSE", "run"]
+
+
+def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Do what the words ask for; return it as lines of text and as fields of the JSON object.
+
+    Where Ctrl-C ended it, what was found until then, and `interrupted`. ValueError names key, value and what is
+    allowed.
+    """
+    asked = asked_of(words, gpu_count(), composed)
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    rows: list[Row] = []
+    seen: list[Failure] = []
+    interrupted = not _all(asked, rows, seen)
+    found = Found(machine(asked), versions(), load, datetime.datetime.now(datetime.UTC).date().isoformat(), rows, seen)
+    said = as_fields(asked, found) | {"interrupted": interrupted}
+    files = save(asked, found, said, words) if rows else []
+    lines = strategies_report.as_text(asked, found) if rows else ["nothing was measured"]
+    lines += ["", *(f"wrote {path}" for path in files)] if files else []
+    if interrupted:
+        lines.append(f"interrupted: {len(rows)} of {len(asked.strategies)} strategies were measured, and are kept")
+    return lines, said | {"files": [str(path) for path in files]}
+
+
+def _all(asked: Asked, rows: list[Row], seen: list[Failure]) -> bool:
+    """Measure, then plant failures, adding what is found to the lists; return False where Ctrl-C ended it."""
+    names = ", ".join(strategy.name for strategy in asked.strategies)
+    _say(f"{asked.ranks} ranks over {asked.backend}: {names}, {asked.all_steps} steps each")
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
+        root = Path(name)
+        try:
+            made_up.write_corpus(root, asked.base.data.vocab_size, asked.batch * asked.all_steps)
+            for strategy in asked.strategies:
+                rows.append(measure(asked, strategy, root, asked.out, _say))
+            for strategy, row in zip(asked.strategies, rows, strict=True):
+                if asked.failures and row.error is None:
+                    for one in failures(Patient(asked, strategy, root, row.losses)):
+                        seen.append(one)
+                        _say(f"{one.strategy}, {one.failure}: {one.afterwards or one.happened}")
+        except KeyboardInterrupt:
+            return False
+    return True
+
+
+def as_fields(asked: Asked, found: Found) -> dict[str, Any]:
+    """Return the fields of the JSON object, but for files."""
+    base = asked.base
+    return {
+        "what": "strategies",
+        "machine": found.machine,
+        "versions": found.versions,
+        "load": found.load,
+        "date": found.date,
+        "backend": asked.backend,
+        "ranks": asked.ranks,
+        "steps": asked.steps,
+        "run": {name: asdict(getattr(base, name)) for name in ("model", "data", "batch", "optim", "precision")}
+        | {"seed": base.seed, "micro_batch_sequences": base.parallel.micro_batch_sequences},
+        "rows": [asdict(row) for row in found.rows],
+        "parity": strategies_report.parity(found.rows),
+        "bound": strategies_report.bound(asked),
+        "failures": [asdict(one) for one in found.failures],
+        "problems": strategies_report.problems(asked, found),
+    }
+
+
+def save(asked: Asked, found: Found, said: dict[str, Any], words: Sequence[str]) -> list[Path]:
+    """Write page, rows, JSON and picture; return the files."""
+    asked.out.mkdir(parents=True, exist_ok=True)
+    page, rows, values, picture = (asked.out / f"strategies.{end}" for end in ("md", "csv", "json", "png"))
+    command = f"python -m study bench strategies {shlex.join(words)}".strip()
+    write_atomic(page, strategies_report.as_markdown(asked, found, picture.name, command))
+    write_atomic(rows, strategies_report.as_csv(found.rows))
+    write_json(values, said)
+    if any(row.error is None for row in found.rows):
+        strategies_report.draw(asked, found.rows, picture)
+    return [path for path in (page, rows, values, picture) if path.exists()]
+
+
+def machine(asked: Asked) -> str:
+    """Return what there is to calculate with, as far as the system says it: GPUs, or the processor and its cores."""
+    if asked.device == "cuda":
+        return f"{asked.ranks} x {gpu_name() or 'GPU'}"
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
+
+
+def versions() -> str:
+    """Return the versions of what computes."""
+    return f"torch {version('torch')}, Python {platform.python_version()}"
+
+
+def _say(line: str) -> None:
+    """Tell of progress: results alone are on stdout."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,193 @@
+"""What `study bench strategies` is asked for, checked before anything starts, and the run of each strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from analysis.text import commandline
+from analysis.text.commandline import Key
+from study.bench import made_up
+from study.bench.comm_settings import BACKENDS, check_ranks
+from study.config.schema import StudyConfig
+from study.planning import own_words
+from train.spec import mesh
+from train.spec.config import BatchConfig, BudgetConfig, EvalConfig, ParallelConfig, ProfileConfig, RunConfig
+from train.spec.mesh import Axes
+from train.spec.resolve import resolve
+
+Compose = Callable[[Sequence[str]], StudyConfig]
+
+WARM, TRACED = 3, 3
+"""Steps before those that are timed, and steps that are traced after them; the profiler warms up for one between."""
+FEWEST_STEPS = 8
+SEQUENCES = 4
+"""Sequences of a rank and step, where the words say nothing else."""
+SMALL = ("model.width=256", "model.layers=4")
+"""The model on a CPU, where the words name none."""
+LARGE = ("model=400m", "precision=bf16", "data.sequence_length=2048")
+"""The model on GPUs, where the words name none."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way to hold a model on data-parallel ranks. saves: whether the trainer can write its checkpoints."""
+
+    name: str
+    told: str
+    strategy: str
+    zero: int = 3
+    saves: bool = True
+
+    def layout(self, ranks: int, micro_batch: int | None) -> ParallelConfig:
+        """Return its layout on so many ranks."""
+        whole = self.strategy == "ddp"
+        return ParallelConfig(
+            dp_replicate=ranks if whole else 1,
+            dp_shard=1 if whole else ranks,
+            strategy=self.strategy,
+            zero=self.zero,
+            micro_batch_sequences=micro_batch,
+        )
+
+
+STRATEGIES = {
+    one.name: one
+    for one in (
+        Strategy("ddp", "each rank has the whole model; gradients are all-reduced in buckets", "ddp"),
+        Strategy("fsdp1", "FSDP1, full shard: one flat weight a block", "fsdp1", saves=False),
+        Strategy("fsdp1_zero2", "FSDP1, weights gathered once a step", "fsdp1", zero=2, saves=False),
+        Strategy("fsdp2", "FSDP2, full shard: each weight is sharded on its own", "fsdp"),
+        Strategy("zero2", "FSDP2, weights gathered once a step", "fsdp", zero=2),
+        Strategy("zero1", "FSDP2, weights and gradients whole during a step", "fsdp", zero=1),
+    )
+}
+
+
+def _strategies(key: Key, text: str) -> tuple[str, ...]:
+    one = Key(key.name, key.help, choices=tuple(STRATEGIES))
+    return tuple(dict.fromkeys(one.value(part) for part in text.strip("[]").split(",")))
+
+
+KEYS = (
+    Key("strategies", f"which, with commas between, of {', '.join(STRATEGIES)}", ("ddp", "fsdp1", "fsdp2"),
+        _strategies),
+    Key("ranks", "processes of this machine, a GPU each with nccl; default: all GPUs, or 2 without", None,
+        commandline.whole),
+    Key("backend", "gloo: on the CPU, nccl: on GPUs; default: nccl where there are two GPUs", None,
+        choices=BACKENDS),
+    Key("steps", f"steps that are timed, at least {FEWEST_STEPS}; {WARM} come before, {TRACED} are traced after", 20,
+        commandline.whole),
+    Key("failures", "yes: also kill a rank, take its memory and damage a checkpoint, and say what happened", False,
+        commandline.switch),
+    Key("out", "folder of strategies.md, .csv, .json, .png and a folder for each strategy with its traces",
+        "reports/bench/strategies"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked for. base: the run without a layout, of `steps` timed steps and those around them."""
+
+    strategies: tuple[Strategy, ...]
+    ranks: int
+    backend: str
+    steps: int
+    failures: bool
+    out: Path
+    base: RunConfig
+
+    @property
+    def device(self) -> str:
+        """The type of the ranks' devices."""
+        return "cuda" if self.backend == "nccl" else "cpu"
+
+    @property
+    def all_steps(self) -> int:
+        """How many steps a run has: warm, timed, the profiler's own, traced."""
+        return self.steps + WARM + 1 + TRACED
+
+    @property
+    def batch(self) -> int:
+        """Tokens of a step."""
+        assert self.base.batch.tokens is not None
+        return self.base.batch.tokens
+
+    def axes(self, strategy: Strategy) -> Axes:
+        """Return the mesh of a strategy's run."""
+        return mesh.axes(self.config(strategy).parallel, self.ranks)
+
+    def config(self, strategy: Strategy) -> RunConfig:
+        """Return a strategy's run: the base with its layout. ValueError where the trainer refuses it."""
+        layout = strategy.layout(self.ranks, self.base.parallel.micro_batch_sequences)
+        config = replace(self.base, parallel=layout)
+        mesh.check(config, self.ranks, saves=strategy.saves)
+        return config
+
+
+def asked_of(words: Sequence[str], gpus: int, compose: Compose) -> Asked:
+    """Return what words ask for on a machine with so many GPUs; ValueError names key, value and what is allowed.
+
+    Words beside KEYS are keys and groups of a study: model=1b, precision=bf16, batch.tokens=65536.
+    """
+    given, rest = own_words.split(words, {key.name: key.help for key in KEYS})
+    own = {key.name: key.value(given[key.name]) if key.name in given else key.default for key in KEYS}
+    backend = own["backend"] or ("nccl" if gpus > 1 else "gloo")
+    ranks = own["ranks"] if own["ranks"] is not None else max(gpus, 2) if backend == "nccl" else 2
+    check_ranks(ranks, backend, gpus, least=2)
+    if own["steps"] < FEWEST_STEPS:
+        raise ValueError(f"steps={own['steps']} is not allowed: at least {FEWEST_STEPS}")
+    own_words.folder({"out": own["out"]}, {key.name: key.help for key in KEYS})
+    _check_words(rest)
+    named = any(word.startswith(("model", "+reference")) for word in rest)
+    composed = compose([*(() if named else LARGE if backend == "nccl" else SMALL), *rest])
+    device = "cuda" if backend == "nccl" else "cpu"
+    base = _base(composed.run(), device, ranks, own["steps"] + WARM + 1 + TRACED, own["steps"])
+    chosen = tuple(STRATEGIES[name] for name in own["strategies"])
+    asked = Asked(chosen, ranks, backend, own["steps"], own["failures"], Path(own["out"]), base)
+    for strategy in chosen:
+        asked.config(strategy)
+    return asked
+
+
+def _check_words(words: Sequence[str]) -> None:
+    for word in words:
+        name = word.lstrip("+~").partition("=")[0]
+        if name.startswith("parallel") and name != "parallel.micro_batch_sequences":
+            raise ValueError(
+                f"{word} is not allowed: layouts are what is compared, choose them with "
+                f"strategies={','.join(STRATEGIES)}; only parallel.micro_batch_sequences is common to all"
+            )
+        if name.startswith(("budget", "profile", "eval")) or (name.startswith("data") and name not in _DATA):
+            raise ValueError(
+                f"{word} is not allowed: the run is of steps=N steps of made-up tokens and traces itself; of data "
+                "there are data.vocab_size and data.sequence_length"
+            )
+
+
+_DATA = ("data.vocab_size", "data.sequence_length")
+
+
+def _base(run: RunConfig, device: str, ranks: int, all_steps: int, steps: int) -> RunConfig:
+    length = run.data.sequence_length
+    micro = run.parallel.micro_batch_sequences
+    tokens = run.batch.tokens or ranks * (micro or SEQUENCES) * length
+    if tokens % length or tokens // length < ranks:
+        raise ValueError(
+            f"batch.tokens={tokens} is not allowed: a multiple of data.sequence_length={length}, and at least a "
+            f"sequence for each of ranks={ranks}: {ranks * length}"
+        )
+    return resolve(
+        replace(
+            run,
+            data=replace(run.data, name=made_up.NAME, source=None, sources=(), fingerprint=None, tokenizer="bpe"),
+            batch=BatchConfig(tokens=tokens),
+            budget=BudgetConfig(tokens=tokens * all_steps),
+            optim=replace(run.optim, lr=run.optim.lr or 1e-3),
+            eval=EvalConfig(sequences=ranks, count=1),
+            parallel=ParallelConfig(dp_replicate=ranks, micro_batch_sequences=micro or SEQUENCES),
+            profile=ProfileConfig(start=WARM + steps + 2, steps=TRACED, ranks="all"),
+            runtime=replace(run.runtime, device=device, log_steps=1, system_seconds=0.0),
+        )
+    )
