@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
 import shlex
@@ -101,7 +102,8 @@ def save(asked: Asked, found: Found, said: dict[str, Any], words: Sequence[str])
     command = f"python -m study bench strategies {shlex.join(words)}".strip()
     write_atomic(page, strategies_report.as_markdown(asked, found, picture.name, command))
     write_atomic(rows, strategies_report.as_csv(found.rows))
-    write_json(values, said)
+    known = json.loads(json.dumps(said), parse_constant=lambda _: None)  # JSON has no word for what is no number
+    write_json(values, known)
     if any(row.error is None for row in found.rows):
         strategies_report.draw(asked, found.rows, picture)
     return [path for path in (page, rows, values, picture) if path.exists()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,14 +35,17 @@ class Found:
 
 
 def parity(rows: Sequence[Row]) -> dict[str, float]:
-    """Return by strategy how far its losses are from the first one's, relative to them: the most of all steps."""
+    """Return by strategy how far its losses are from the first one's, relative to them: the most of all steps.
+
+    Infinity where a loss is no number.
+    """
     whole = [row for row in rows if row.losses]
-    return {
-        row.strategy: max(
-            abs(here - there) / abs(there) for here, there in zip(row.losses, whole[0].losses, strict=True)
-        )
-        for row in whole
-    }
+    return {row.strategy: max(map(_apart, row.losses, whole[0].losses)) for row in whole}
+
+
+def _apart(here: float, there: float) -> float:
+    found = abs(here - there) / abs(there)
+    return found if math.isfinite(found) else math.inf
 
 
 def bound(asked: Asked) -> float:

@@ -1,0 +1,72 @@
+"""Stands in for the trainer of two ranks: steps, checkpoints and words as it leaves them, without torch.
+
+`python -m tests.study.bench.stand_in_trainer --config RUN/config.yaml [--until TOKENS] [--unsaved]`. A rank whose peer
+has gone says so and ends with exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from train.spec.frozen_run import load
+
+DONE = "done"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--until", type=int)
+    parser.add_argument("--unsaved", action="store_true")
+    options = parser.parse_args()
+    folder, rank = options.config.parent, int(os.environ["RANK"])
+    config = load(options.config)
+    budget, batch = config.budget.tokens, config.batch.tokens
+    assert budget is not None and batch is not None
+    alive = folder / f"alive-{os.environ['MASTER_PORT']}-{rank}"
+    alive.write_text(str(os.getpid()))
+    peer = alive.with_name(alive.name[:-1] + str(1 - rank))
+    while not peer.exists():
+        time.sleep(0.01)
+    root = folder / "checkpoints"
+    step = 0
+    for found in sorted(root.glob("step-*"), reverse=True):
+        shard = found / "__1_0.distcp"
+        if hashlib.sha256(shard.read_bytes()).hexdigest() == (found / "hash").read_text():
+            step = int(found.name.partition("-")[2])
+            print(f"resumed from {found.name} at {step * batch:,} tokens", flush=True)
+            break
+        print(f"checkpoint {found} is incomplete (__1_0.distcp is not what was written): an older one is used")
+    metrics = folder / "metrics.jsonl"
+    held = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    while step * batch < min(options.until or budget, budget):
+        step += 1
+        time.sleep(0.03)
+        with contextlib.suppress(ProcessLookupError):
+            if (other := peer.read_text()) != DONE:
+                os.kill(int(other), 0)
+            if rank == 0 and step > held:
+                with metrics.open("a") as file:
+                    values = {"loss": 5.0 - step / 100, "seconds_step": 0.03}
+                    file.write(json.dumps({"kind": "train", "step": step, "metrics": values}) + "\n")
+            if rank == 0 and not options.unsaved and step % config.runtime.checkpoint_keep_steps == 0:
+                place = root / f"step-{step:09d}"
+                place.mkdir(parents=True, exist_ok=True)
+                (place / "__1_0.distcp").write_bytes(bytes(100))
+                (place / "hash").write_text(hashlib.sha256(bytes(100)).hexdigest())
+            continue
+        print("RuntimeError: [/src/gloo/pair.cc:537] the peer has gone", file=sys.stderr)
+        return 1
+    alive.write_text(DONE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""`python -m study bench strategies`: what it is asked for, tables, failures as they are seen, and one real run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.__main__ import main
+from study.bench import strategies
+from study.bench.strategies_failures import Failure, Patient, damaged, killed
+from study.bench.strategies_report import (
+    Found,
+    as_csv,
+    as_markdown,
+    as_text,
+    draw,
+    parity,
+    problems,
+)
+from study.bench.strategies_runs import Records, Row, last_words
+from study.bench.strategies_settings import FEWEST_STEPS, STRATEGIES, TRACED, WARM, Asked, asked_of
+from study.bench.traced_messages import communication
+from study.bench.trainer_ranks import Launch, run_ranks
+from study.config.single import composed
+from study.diagnosis.of_traces import read_traces
+from tests.study.commands.test_commands_shown import documented
+from train.spec.mesh import Axes
+
+TINY = ("steps=8", "model.width=64", "model.layers=2", "data.sequence_length=32", "data.vocab_size=128")
+ROW = Row(
+    strategy="ddp",
+    seconds_step=0.25,
+    spread=0.1,
+    tokens_per_second=4096.0,
+    memory_predicted=100 << 20,
+    resident=600 << 20,
+    resident_before=400 << 20,
+    traced_step=0.3,
+    exposed=0.1,
+    overlap=0.25,
+    messages=6,
+    sent=20e6,
+    counted=7.0,
+    losses=(6.0, 5.0),
+)
+
+
+@pytest.fixture(scope="module")
+def asked() -> Asked:
+    return asked_of(TINY, 0, composed)
+
+
+def test_all_strategies_train_the_same_run_on_as_many_ranks(asked: Asked) -> None:
+    runs = {name: asked.config(one) for name, one in STRATEGIES.items()}
+    first = runs["ddp"]
+    assert all(replace(run, parallel=first.parallel) == first for run in runs.values())
+    assert asked.axes(STRATEGIES["ddp"]) == Axes(2, 1, 1, 1, 1)
+    assert asked.axes(STRATEGIES["fsdp1"]) == asked.axes(STRATEGIES["zero1"]) == Axes(1, 2, 1, 1, 1)
+    assert first.budget.tokens == asked.all_steps * asked.batch == (WARM + 8 + 1 + TRACED) * 2 * 4 * 32
+    assert (first.profile.start, first.profile.steps) == (WARM + 8 + 2, TRACED)
+    assert asked.all_steps == WARM + 8 + 2 + TRACED - 1
+
+
+def test_gpus_are_taken_where_there_are_two() -> None:
+    found = asked_of(["model=1b", "precision=bf16"], 4, composed)
+    assert (found.backend, found.ranks, found.device, found.base.runtime.device) == ("nccl", 4, "cuda", "cuda")
+    assert (found.base.model.width, found.base.precision.name) == (2048, "bf16")
+    assert asked_of([], 1, composed).backend == "gloo"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ranks=1"], "ranks=1 is not allowed: 2 to 64"),
+        (["ranks=two"], "ranks=two: a whole number, 0 or more is needed"),
+        (["steps=3"], f"steps=3 is not allowed: at least {FEWEST_STEPS}"),
+        (["strategies=ddp,fsdp3"], "strategies=fsdp3 is not allowed: one of ddp, fsdp1, fsdp1_zero2, fsdp2"),
+        (["strategy=ddp"], "unknown key 'strategy' in strategy=ddp: did you mean strategies=ddp?"),
+        (["backend=nccl"], "backend=nccl is not allowed here: this machine shows no GPU; use backend=gloo"),
+        (["failures=perhaps"], "failures=perhaps: yes or no is needed"),
+        (["parallel.zero=2"], "parallel.zero=2 is not allowed: layouts are what is compared, choose them with strat"),
+        (["budget.tokens=1"], "budget.tokens=1 is not allowed: the run is of steps=N steps"),
+        (["data.source=/text"], "data.source=/text is not allowed: the run is of steps=N steps of made-up tokens"),
+        (["batch.tokens=200"], "batch.tokens=200 is not allowed: a multiple of data.sequence_length=128"),
+        (["batch.tokens=128"], "batch.tokens=128 is not allowed: .* and at least a sequence for each of ranks=2: 256"),
+        (["model.widht=64"], ".*widht"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_by_key_and_value(words: Sequence[str], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^({said})"):
+        asked_of(words, 0, composed)
+
+
+def test_losses_that_differ_and_strategies_that_fail_need_attention(asked: Asked) -> None:
+    near, far = replace(ROW, strategy="fsdp2", losses=(6.0, 5.00001)), replace(ROW, strategy="zero1", losses=(6.0, 5.5))
+    found = Found("m", "v", "0", "d", (ROW, near, far, Row("fsdp1", error="rank 1: exit code 1: no")), ())
+    assert parity(found.rows) == pytest.approx({"ddp": 0, "fsdp2": 2e-6, "zero1": 0.1})
+    assert problems(asked, found) == [
+        "fsdp1 failed: rank 1: exit code 1: no",
+        "the losses of zero1 differ by 1.0e-01 from those of ddp, more than 0.0001",
+    ]
+    lost = replace(ROW, strategy="fsdp2", losses=(6.0, float("nan")))
+    assert "differ by inf" in problems(asked, replace(found, rows=(ROW, lost)))[0]
+
+
+def test_text_page_rows_and_picture_have_the_same_figures(asked: Asked, tmp_path: Path) -> None:
+    seen = Failure(
+        "ddp", "a rank is killed", "SIGKILL", "gone | away", 0.31, ("exit code 1", "killed"), "resumes", 2, 0.0
+    )
+    rows = (ROW, Row("fsdp1", error="rank 0: exit code 2: no"))
+    found = Found(
+        "a machine", "torch 0", "1.0", "2026-11-24", rows, (seen, Failure("fsdp1", "oom", None, "not planted"))
+    )
+    text = "\n".join(as_text(asked, found))
+    assert re.search(r"^tokens/s +4,096$", text, re.MULTILINE) and re.search(r"^overlap +25 %$", text, re.MULTILINE)
+    assert "fsdp1 failed: rank 0: exit code 2: no" in text and "the others ended: 0.3 s after it" in text
+    page = as_markdown(asked, found, "strategies.png", "python -m study bench strategies")
+    assert "| exposed communication [ms] | 100 |" in page and "gone / away" in page and "bit for bit" in page
+    read = list(csv.DictReader(as_csv(rows).splitlines()))
+    assert (read[0]["tokens_per_second"], read[1]["error"]) == ("4096.0", "rank 0: exit code 2: no")
+    draw(asked, rows, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
+
+
+def test_records_are_read_as_they_come(tmp_path: Path) -> None:
+    found, path = Records(tmp_path), tmp_path / "metrics.jsonl"
+    found.look()
+    assert (found.begun, found.step) == (False, 0)
+    whole = json.dumps({"kind": "train", "step": 1, "metrics": {"loss": 2.0}}) + "\n"
+    path.write_text(whole + '{"kind": "validation", "step": 1, "metrics": {}}\n' + whole.replace(": 1,", ": 2,")[:20])
+    found.look()
+    assert (found.begun, found.step, found.train) == (True, 1, {1: {"loss": 2.0}})
+    path.write_text(path.read_text() + whole.replace(": 1,", ": 2,")[20:])
+    found.look()
+    assert found.step == 2
+
+
+def test_the_last_line_that_tells_an_error_is_quoted() -> None:
+    said = ["Traceback", "RuntimeError: [/a/b.cc:537] Read error: reset by peer", "nanobind: leaked 3 types"]
+    assert last_words(said) == "RuntimeError: Read error: reset by peer"
+    assert (last_words(["Killed"]), last_words([])) == ("Killed", "it said nothing")
+
+
+def trace(path: Path, rank: int) -> Path:
+    """A step of 1 ms: 400 us of a product, a message from 300 to 600 us in a thread of gloo's."""
+    events = [
+        ("user_annotation", "ProfilerStep#1", 0, 1000, 1),
+        ("cpu_op", "aten::mm", 0, 400, 1),
+        ("cpu_op", "c10d::allreduce_", 290, 5, 1),
+        ("user_annotation", "gloo:all_reduce", 300, 300, 2),
+    ]
+    plain = [dict(zip(("cat", "name", "ts", "dur", "tid"), one, strict=True), ph="X", pid=1) for one in events]
+    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": plain}))
+    return path
+
+
+def test_messages_over_gloo_are_exposed_where_nothing_is_calculated(tmp_path: Path) -> None:
+    found = communication(read_traces([trace(tmp_path / f"{rank}.json", rank) for rank in (0, 1)]))
+    assert found.seconds_step == pytest.approx(1e-3)
+    assert (found.exposed, found.messages) == (pytest.approx(2e-4), 1)
+    assert found.overlap == pytest.approx(1 / 3)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUDY_TRAINER", f"{sys.executable} -m tests.study.bench.stand_in_trainer")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_failures_are_told_as_they_were_seen(asked: Asked, tmp_path: Path) -> None:
+    losses = [5.0 - step / 100 for step in range(1, asked.all_steps + 1)]
+    patient = Patient(asked, STRATEGIES["fsdp2"], tmp_path, losses)
+    one = killed(patient)
+    assert one.planted is not None and re.fullmatch(r"SIGKILL to rank 1 after step [5-7]", one.planted)
+    assert one.codes == ("exit code 1", "killed by SIGKILL")
+    assert one.happened == "rank 0: RuntimeError: the peer has gone"
+    assert one.seconds is not None and 0 <= one.seconds < 5
+    assert one.afterwards in ("resumes from step 4, trains to step 8", "resumes from step 6, trains to step 8")
+    assert one.lost in (0, 1, 2) and one.change == 0
+    two = damaged(patient)
+    assert two.planted == "a byte of step-000000008/__1_0.distcp changed"
+    assert two.afterwards.startswith("'step-000000008 is incomplete (__1_0.distcp is not what was written)")
+    assert two.afterwards.endswith("resumes from step 6, trains to step 15")
+    assert (two.lost, two.change) == (2, 0)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_saves_no_checkpoints_begins_anew(asked: Asked, tmp_path: Path) -> None:
+    patient = Patient(asked, STRATEGIES["fsdp1"], tmp_path, [1.0] * asked.all_steps)
+    one = killed(patient)
+    assert one.afterwards == "begins anew: there is no checkpoint, trains to step 8"
+    assert one.lost is not None and one.lost >= 5 and one.change is not None and one.change > 1
+    two = damaged(patient)
+    assert (two.planted, two.happened) == (None, "not planted: this strategy saves no checkpoints")
+
+
+def test_ranks_that_outlive_another_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(60)"
+    monkeypatch.setenv("STUDY_TRAINER", shlex.join([sys.executable, "-c", code]))
+    done = run_ranks(Launch(tmp_path, 2), grace=0.2)
+    assert done.failed is not None and (done.failed.rank, done.failed.how) == (1, "exit code 3")
+    assert done.ranks[0].how == "ended from outside" and done.seconds < 30
+
+
+def test_ctrl_c_keeps_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pressed(asked: Asked, strategy: Any, root: Path, out: Path, say: Any) -> Row:
+        if strategy.name == "fsdp1":
+            raise KeyboardInterrupt
+        return ROW
+
+    monkeypatch.setattr(strategies, "measure", pressed)
+    assert main(["bench", "strategies", *TINY, f"out={tmp_path / 'out'}"]) == 130
+    assert "interrupted: 1 of 3 strategies were measured, and are kept" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "strategies.json").read_text())["interrupted"]
+
+
+def test_two_ranks_of_a_strategy_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    words = ["strategies=fsdp1", "backend=gloo", *TINY, f"out={out}"]
+    assert main(["bench", "strategies", *words, "--json"]) == 0
+    told = capsys.readouterr()
+    said = json.loads(told.out)
+    assert (said.pop("format"), said.pop("command")) == (1, "bench")
+    fields = documented()["`bench` strategies"]
+    assert said.keys() == fields.keys() and said["problems"] == [] and not said["interrupted"]
+    (row,) = said["rows"]
+    assert row.keys() == fields["rows"] and row["error"] is None
+    assert row["tokens_per_second"] > 0 and row["seconds_step"] > row["exposed"] > 0 and 0 <= row["overlap"] <= 1
+    assert row["counted"] == row["messages"] + 1  # the flags between steps
+    assert row["resident"] >= row["resident_before"] > row["memory_predicted"] > 0
+    assert len(row["losses"]) == 15 and row["losses"][-1] < row["losses"][0] + 0.5
+    assert len(row["traces"]) == 2 and all(Path(one).exists() for one in row["traces"])
+    assert {Path(name).name for name in said["files"]} == {f"strategies.{end}" for end in ("md", "csv", "json", "png")}
+    assert not (out / "fsdp1" / "checkpoints").exists() and "step 15 of 15" in told.err
+    assert main(["diagnose", str(out / "fsdp1" / "profile")]) == 0
