@@ -89,7 +89,7 @@ def cells(asked: Asked, rows: Sequence[Row]) -> list[list[str]]:
 
     line("tokens/s", *(f"{row.tokens_per_second:,.0f}" for row in done))
     line("step [ms]", *(_ms(row.seconds_step) for row in done))
-    line("its middle half", *(f"± {percent((row.spread or 0.0) / 2)}" for row in done))
+    line("its interquartile range", *(percent(row.spread or 0.0) for row in done))
     if gpu:
         line("GPU memory at the peak [GiB]", *(_size(row.memory_gpu, GIB) for row in done))
     line("tensors at the peak, predicted [MiB]", *(_size(row.memory_predicted, MIB) for row in done))

@@ -66,7 +66,7 @@ STRATEGIES = {
 
 
 def _strategies(key: Key, text: str) -> tuple[str, ...]:
-    one = Key(key.name, key.help, choices=tuple(STRATEGIES))
+    one = Key(key.name, "what is compared", choices=tuple(STRATEGIES))
     return tuple(dict.fromkeys(one.value(part) for part in text.strip("[]").split(",")))
 
 

@@ -120,6 +120,28 @@ def test_a_last_step_without_a_finite_loss_ends_a_run_as_any_other(
     assert outcome["loss"]["train_nats_per_token"] == float(seen[-2])
 
 
+def test_an_unsaved_run_leaves_no_checkpoints_and_begins_anew(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
+    saved, folder = tmp_path / "saved", tmp_path / "unsaved"
+    main(write_config(saved, tiny), 0)
+    config = write_config(folder, tiny)
+    assert run.main(["--config", str(config), "--unsaved", "--until", "640"]) == 0
+    assert not (folder / "outcome.json").exists() and records(folder)[-1]["tokens"] == 640
+    assert run.main(["--config", str(config), "--unsaved"]) == 0
+    assert not (folder / "checkpoints").exists()
+    assert read_outcome(folder)["loss"] == read_outcome(saved)["loss"]
+    steps = [row["step"] for row in records(folder) if row["kind"] == "train"]
+    assert steps == list(range(1, 31))
+
+
+def test_unsaved_does_not_begin_anew_beside_checkpoints(
+    tmp_path: Path, tiny: RunConfig, main: Main, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "run", tiny)
+    (tmp_path / "run" / "checkpoints").mkdir()
+    assert run.main(["--config", str(config), "--unsaved"]) == 2
+    assert "checkpoints is there: leave the option out to go on" in capsys.readouterr().err
+
+
 def test_bf16_trains_to_about_the_same_loss(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
     losses = {}
     for name in ("fp32", "bf16"):

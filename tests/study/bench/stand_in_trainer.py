@@ -31,7 +31,9 @@ def main() -> int:
     budget, batch = config.budget.tokens, config.batch.tokens
     assert budget is not None and batch is not None
     alive = folder / f"alive-{os.environ['MASTER_PORT']}-{rank}"
-    alive.write_text(str(os.getpid()))
+    staged = alive.with_name(f".{alive.name}")
+    staged.write_text(str(os.getpid()))
+    staged.rename(alive)
     peer = alive.with_name(alive.name[:-1] + str(1 - rank))
     while not peer.exists():
         time.sleep(0.01)
@@ -48,7 +50,7 @@ def main() -> int:
     held = len(metrics.read_text().splitlines()) if metrics.exists() else 0
     while step * batch < min(options.until or budget, budget):
         step += 1
-        time.sleep(0.03)
+        time.sleep(0.1)
         with contextlib.suppress(ProcessLookupError):
             if (other := peer.read_text()) != DONE:
                 os.kill(int(other), 0)
@@ -64,7 +66,8 @@ def main() -> int:
             continue
         print("RuntimeError: [/src/gloo/pair.cc:537] the peer has gone", file=sys.stderr)
         return 1
-    alive.write_text(DONE)
+    staged.write_text(DONE)
+    staged.rename(alive)
     return 0
 
 

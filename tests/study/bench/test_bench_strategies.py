@@ -166,7 +166,7 @@ def trace(path: Path, rank: int) -> Path:
 def test_messages_over_gloo_are_exposed_where_nothing_is_calculated(tmp_path: Path) -> None:
     found = communication(read_traces([trace(tmp_path / f"{rank}.json", rank) for rank in (0, 1)]))
     assert found.seconds_step == pytest.approx(1e-3)
-    assert (found.exposed, found.messages) == (pytest.approx(2e-4), 1)
+    assert found.exposed == pytest.approx(2e-4) and found.messages == 1
     assert found.overlap == pytest.approx(1 / 3)
 
 
@@ -180,7 +180,8 @@ def test_failures_are_told_as_they_were_seen(asked: Asked, tmp_path: Path) -> No
     losses = [5.0 - step / 100 for step in range(1, asked.all_steps + 1)]
     patient = Patient(asked, STRATEGIES["fsdp2"], tmp_path, losses)
     one = killed(patient)
-    assert one.planted is not None and re.fullmatch(r"SIGKILL to rank 1 after step [5-7]", one.planted)
+    assert one.planted is not None and (at := re.fullmatch(r"SIGKILL to rank 1 after step (\d+)", one.planted))
+    assert 5 <= int(at[1]) < 8
     assert one.codes == ("exit code 1", "killed by SIGKILL")
     assert one.happened == "rank 0: RuntimeError: the peer has gone"
     assert one.seconds is not None and 0 <= one.seconds < 5
