@@ -88,8 +88,7 @@ class MoE(nn.Module):
         balance = self._balance(scores, picked, x.shape[:2], counted)
         weights = weights / weights.sum(-1, keepdim=True)
         order, back = _order(chosen)
-        spread: Tensor = _Spread.apply(rows, order, back)  # type: ignore[no-untyped-call]
-        made = self.exchange(spread, load, self.experts)
+        made = self.exchange(reordered(rows, order, back), load, self.experts)
         mixed: Tensor = _Combined.apply(made, weights, order, back)  # type: ignore[no-untyped-call]
         if self.shared is not None:
             mixed = mixed + self.shared(rows)
@@ -148,6 +147,12 @@ def _order(chosen: Tensor) -> tuple[Tensor, Tensor]:
     order = chosen.flatten().argsort(stable=True)
     places = torch.arange(len(order), device=order.device)
     return order, torch.empty_like(order).scatter_(0, order, places)
+
+
+def reordered(rows: Tensor, order: Tensor, back: Tensor) -> Tensor:
+    """Return each row (tokens, width) once for each of its places in `order`; `back`: where each place went."""
+    found: Tensor = _Spread.apply(rows, order, back)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Spread(torch.autograd.Function):

@@ -34,6 +34,34 @@ def total(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return summed
 
 
+def swapped(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return row i of every rank i's x (ranks, …) as this rank's rows; without gradients."""
+    with torch.no_grad():
+        return _all_to_all(x, [1] * len(x), [1] * len(x), group.group_name)
+
+
+def exchanged(x: Tensor, there: list[int], here: list[int], group: dist.ProcessGroup) -> Tensor:
+    """Return the rows that ranks send here, `here` of each; `there` of x go to each, in order. Gradients go back."""
+    found: Tensor = _Exchanged.apply(x, there, here, group.group_name)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Exchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: list[int], here: list[int], group: str) -> Tensor:
+        ctx.there, ctx.here, ctx.group = there, here, group
+        return _all_to_all(x, there, here, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return _all_to_all(grads[0], ctx.here, ctx.there, ctx.group), None, None, None
+
+
+def _all_to_all(x: Tensor, there: list[int], here: list[int], group: str) -> Tensor:
+    found: Tensor = _ops.wait_tensor(_ops.all_to_all_single(x.contiguous(), here, there, group))
+    return found
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: str, size: int, dim: int) -> Tensor:

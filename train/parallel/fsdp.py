@@ -38,6 +38,11 @@ def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> ModelPart:
         "shard_placement_fn": placements.get,
     }
     freed = config.parallel.zero == 3
+    if mesh.axes.ep > 1:
+        from train.parallel.experts import expert_layers
+
+        for layer in expert_layers(module):
+            fully_shard(layer.experts, reshard_after_forward=freed, **{**how, "mesh": _view(mesh, experts=True)})
     for block in module.blocks.values():
         fully_shard(block, reshard_after_forward=freed, **how)
     # Embedding and head on their own: each is as large as many blocks, and is not needed at the other end of the pass.
@@ -77,9 +82,10 @@ def _offloads(config: RunConfig, view: DeviceMesh) -> bool:
     return config.memory.offload == "parameters" and view.device_type != "cpu"
 
 
-def _view(mesh: Mesh) -> DeviceMesh:
-    assert mesh.weights is not None
-    return mesh.weights["dp_replicate", "fsdp"] if mesh.axes.dp_replicate > 1 else mesh.weights["fsdp"]
+def _view(mesh: Mesh, experts: bool = False) -> DeviceMesh:
+    whole, axis = (mesh.experts, "expert_fsdp") if experts else (mesh.weights, "fsdp")
+    assert whole is not None
+    return whole["dp_replicate", axis] if mesh.axes.dp_replicate > 1 else whole[axis]
 
 
 def _precision(config: RunConfig) -> MixedPrecisionPolicy:

@@ -1,7 +1,7 @@
 """The ranks of a run as a mesh, and which of them talk about what.
 
 Ranks are numbered with tensor parallelism innermost, as its messages are the most frequent, and the pipeline outermost:
-(pp, dp_replicate, dp_shard, cp, tp). Three views of that one order serve three questions: which part of the weights a
+(pp, dp_replicate, dp_shard, cp, tp). Views of that one order serve three questions: which part of the weights a
 rank holds (pp, dp_replicate, fsdp = dp_shard x cp, tp), which tokens it computes on (pp, data = dp_replicate x
 dp_shard, cp, tp), and with whom it adds up counts, losses and gradients of whole weights (pp, tokens = data x cp, tp).
 """
@@ -29,6 +29,7 @@ class Mesh:
     weights: DeviceMesh | None = None
     tokens: DeviceMesh | None = None
     sums: DeviceMesh | None = None
+    experts: DeviceMesh | None = None
 
     def rank(self, axis: str) -> int:
         """Return this process's place on one of the axes data, cp, tp, pp."""
@@ -44,8 +45,8 @@ class Mesh:
         return -(-count // self.axes.data)
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """Return the process group of one of the axes cp, tp, pp, fsdp, dp_replicate, data, tokens."""
-        views = (self.weights, self.tokens, self.sums)
+        """Return the process group of one of the axes cp, tp, pp, fsdp, dp_replicate, data, tokens, ep, expert_fsdp."""
+        views = (self.weights, self.tokens, self.sums, self.experts)
         for view in views:
             if view is not None and axis in (view.mesh_dim_names or ()):
                 return view.get_group(axis)
@@ -83,4 +84,11 @@ def make_mesh(parallel: ParallelConfig, world: World, device: torch.device) -> M
         init_device_mesh(kind, weights, mesh_dim_names=("pp", "dp_replicate", "fsdp", "tp")),
         init_device_mesh(kind, tokens, mesh_dim_names=("pp", "data", "cp", "tp")),
         init_device_mesh(kind, sums, mesh_dim_names=("pp", "tokens", "tp")),
+        _experts(shape, kind) if shape.ep > 1 else None,
     )
+
+
+def _experts(shape: Axes, kind: str) -> DeviceMesh:
+    """Return the view of the ranks that hold experts: those of fsdp as ep, neighbours, and expert_fsdp, the rest."""
+    sizes = (shape.pp, shape.dp_replicate, shape.expert_fsdp, shape.ep, shape.tp)
+    return init_device_mesh(kind, sizes, mesh_dim_names=("pp", "dp_replicate", "expert_fsdp", "ep", "tp"))

@@ -43,8 +43,9 @@ def parts(config: RunConfig, mesh: Mesh) -> tuple[Part, ...]:
 def _part(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> ModelPart:
     """Return the part that runs one module on the meta device.
 
-    In this order: tensor parallelism shards weights; context parallelism, fp8, checkpointing and compile change how
-    blocks run; data parallelism wraps. FSDP2 shards weights on the meta device, so no rank ever holds a whole model.
+    In this order: tensor and expert parallelism shard weights; context parallelism, fp8, checkpointing and compile
+    change how blocks run; data parallelism wraps. FSDP2 shards weights on the meta device, so no rank ever holds a
+    whole model.
     """
     module.penalise(config.optim)
     if mesh.axes.tp > 1:
@@ -55,6 +56,10 @@ def _part(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.devi
         from train.parallel.context import share_sequences
 
         share_sequences(module, mesh)
+    if mesh.axes.ep > 1:
+        from train.parallel.experts import share_experts
+
+        share_experts(module, mesh)
     _change_blocks(module, config)
     part = _data_parallel(module, config, mesh, device, fill)
     if mesh.axes.tp == 1:

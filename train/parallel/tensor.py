@@ -41,7 +41,7 @@ def shard(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
         owner, _, leaf = name.rpartition(".")
         dim = module.specs[name].tp_dim
         where = Replicate() if dim is None else Shard(dim)
-        setattr(module.get_submodule(owner), leaf, nn.Parameter(_on(view, weight, where)))
+        setattr(module.get_submodule(owner), leaf, nn.Parameter(part_on(view, weight, where)))
     if module.embedding is not None:
         module.embedding.lookup = _Lookup(group)
     for block in module.blocks.values():
@@ -78,7 +78,8 @@ def _overlap(group: dist.ProcessGroup) -> None:
     enable_symm_mem_for_group(group.group_name)
 
 
-def _on(view: DeviceMesh, weight: Tensor, where: Placement) -> DTensor:
+def part_on(view: DeviceMesh, weight: Tensor, where: Placement) -> DTensor:
+    """Return a weight of the meta device as a DTensor, of which this rank has its part along one axis, or all."""
     shape = list(weight.shape)
     if isinstance(where, Shard):
         shape[where.dim] //= view.size()

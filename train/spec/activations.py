@@ -138,7 +138,7 @@ def _feed_forward(config: RunConfig, size: int, reference: bool) -> FeedForward:
     model = config.model
     if not model.experts:
         return _dense(config, mlp_width(model), size, reference)
-    routed = _routed(model, size, reference)
+    routed = _routed(model, size, reference, config.parallel.ep > 1)
     if not model.shared_experts:
         return routed
     shared = _dense(config, model.shared_experts * mlp_width(model), size, reference)
@@ -158,17 +158,18 @@ def _dense(config: RunConfig, hidden: int, size: int, reference: bool) -> FeedFo
     return FeedForward(gate_up, size * width, gate_up + more, size * (4 * hidden + 2 * width))
 
 
-def _routed(model: ModelConfig, size: int, reference: bool) -> FeedForward:
+def _routed(model: ModelConfig, size: int, reference: bool, sent: bool) -> FeedForward:
     """Return that of a router and its experts (train.model.moe).
 
     Of each of a token's experts: its row, gate and up, their product (by the reference the first factor, too), and what
     it made, with its place in both orders, its number and its weight before and after they are made to add up to 1. Of
-    all experts the scores. The balancing loss keeps whether the token counts, and with a sigmoid the scores' sum.
+    all experts the scores. The balancing loss keeps whether the token counts, and with a sigmoid the scores' sum. Where
+    rows are sent to other ranks, each of which has its even share then, those that come are put in an order, too.
     """
     chosen, width, hidden = experts_per_token(model), model.width, mlp_width(model)
     gate_up = 2 * size * hidden
     each = 2 * size * width + gate_up + size * hidden * (2 if reference else 1)
-    places = 8 * 3 + 2 * 4
+    places = 8 * (5 if sent else 3) + 2 * 4
     balance = 0 if not model.balance_weight else 4 if model.router_score == "softmax" else 8
     return FeedForward(
         chosen * (gate_up + size * width) + size * model.experts,

@@ -263,6 +263,9 @@ class ParallelConfig:
     cp: int = key(1, "context parallelism: ranks that share each sequence and gather keys and values")
     tp: int = key(1, "tensor parallelism: ranks that share each layer's matrices and the vocabulary")
     pp: int = key(1, "pipeline parallelism: ranks that share the layers")
+    ep: int = key(
+        1, "expert parallelism: of the ranks of dp_shard x cp, neighbours that share each layer's experts", former=1
+    )
     strategy: str = key(
         "auto",
         "how data-parallel ranks hold the model; ddp: whole, fsdp: FSDP2, fsdp1: FSDP1, for comparison; auto: ddp "

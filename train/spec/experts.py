@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from train.spec.config import ModelConfig, RunConfig
-from train.spec.counts import experts_per_token
+from train.spec.counts import experts_per_token, mlp_width
 
 Reasons = Iterable[tuple[bool, str]]
 
@@ -76,3 +76,43 @@ def check_experts(config: RunConfig) -> None:
     for holds, why in reasons:
         if holds:
             raise ValueError(f"model.experts={config.model.experts} is refused here: {why}")
+
+
+def check_shared_experts(config: RunConfig, ranks: int | None) -> None:
+    """Raise ValueError, with the reason, where ranks cannot share experts. ranks: dp_shard x cp, where it is known."""
+    parallel, model = config.parallel, config.model
+    ep, said = parallel.ep, f"parallel.ep={parallel.ep}"
+    if ep < 1:
+        raise ValueError(f"{said} is not allowed: at least one rank has the experts")
+    if ep == 1:
+        return
+    if not model.experts:
+        raise ValueError(f"{said} shares experts and model.experts=0 has none: set model.experts, or parallel.ep=1")
+    if model.experts % ep:
+        sizes = ", ".join(str(size) for size in range(1, model.experts + 1) if model.experts % size == 0)
+        raise ValueError(
+            f"{said} does not divide model.experts={model.experts}: each rank has as many; it may be {sizes}"
+        )
+    ranks = ranks or (None if parallel.dp_shard is None else parallel.dp_shard * parallel.cp)
+    if parallel.strategy not in ("auto", "fsdp"):
+        raise ValueError(
+            f"{said} needs parallel.strategy=fsdp, not {parallel.strategy}: shards know whose experts they are"
+        )
+    if config.compile.blocks:
+        raise ValueError(
+            f"{said} with compile.blocks=true is refused: as many rows come as others send, another number every time; "
+            "use compile.blocks=false"
+        )
+    if ranks is None:
+        return
+    if ranks % ep:
+        raise ValueError(
+            f"{said} does not divide dp_shard x cp = {ranks}: ranks that share experts are some of those that share "
+            f"all weights; set parallel.dp_shard to a multiple of {ep}"
+        )
+    for name, size in (("width", model.width), ("mlp_width", mlp_width(model))):
+        if size % (ranks // ep):
+            raise ValueError(
+                f"model.{name}={size} cannot be cut over dp_shard x cp / ep = {ranks // ep} ranks, as the experts of "
+                f"parallel.ep={ep} are: choose a multiple of {ranks // ep}, or another parallel.ep"
+            )

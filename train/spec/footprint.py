@@ -10,7 +10,7 @@ from train.spec.config import RunConfig
 from train.spec.counts import Weight, block_weights, end_weights
 from train.spec.mesh import Axes, share_of_batch, strategy
 from train.spec.pipeline_layout import micro_batches, share_of, stages_per_rank, waiting_passes
-from train.spec.shard_shapes import largest_shard, largest_shards
+from train.spec.shard_shapes import gathered, largest_shards
 
 ACTIVATION_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
 """What the activations of one micro-batch are planned to take at most, by device type [bytes]."""
@@ -75,8 +75,8 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
 def _states(config: RunConfig, axes: Axes, rank: int) -> tuple[int, int]:
     """Return what the fullest of those that share a pipeline rank's part holds: weights and gradients, and moments."""
     layers, block, ends = _part(config, axes, rank)
-    hidden = layers * largest_shards([weight for weight in block if len(weight.shape) > 1], axes.fsdp, axes.tp)
-    total = layers * largest_shards(block, axes.fsdp, axes.tp) + largest_shards(ends, axes.fsdp, axes.tp)
+    hidden = layers * largest_shards([weight for weight in block if len(weight.shape) > 1], axes.fsdp, axes.tp, axes.ep)
+    total = layers * largest_shards(block, axes.fsdp, axes.tp, axes.ep) + largest_shards(ends, axes.fsdp, axes.tp)
     moments = optimizers.moments(config.optim.name, hidden, total)
     copy = 0 if config.precision.name == "fp32" else 2
     return total * (8 + copy), moments * (2 if config.precision.optimizer_state == "bf16" else 4)
@@ -94,14 +94,14 @@ def _gathered(config: RunConfig, axes: Axes) -> int:
     size = 4 if config.precision.name == "fp32" else 2
     if config.parallel.zero == 1 or axes.pp > 1:
         size += 4
-    return size * axes.fsdp * max(_together(config, axes, rank) for rank in range(axes.pp))
+    return size * max(_together(config, axes, rank) for rank in range(axes.pp))
 
 
 def _together(config: RunConfig, axes: Axes, rank: int) -> int:
-    """Return how many of a pipeline rank's weights are gathered at a time, in numbers of one shard."""
+    """Return how many of a pipeline rank's weights are gathered at a time, in numbers."""
     layers, block, ends = _part(config, axes, rank)
-    one = largest_shards(block, axes.fsdp, axes.tp)
-    each = [largest_shard(weight, axes.fsdp, axes.tp) for weight in ends]
+    one = gathered(block, axes.fsdp, axes.tp, axes.ep)
+    each = [gathered([weight], axes.fsdp, axes.tp) for weight in ends]
     whole = layers * one + sum(each)
     if config.parallel.zero < 3 or axes.pp > 1:
         return whole

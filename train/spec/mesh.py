@@ -9,7 +9,7 @@ from train.spec import deprecated, precision
 from train.spec.axes import MESH_AXES
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.counts import kv_heads, mlp_width
-from train.spec.experts import check_experts
+from train.spec.experts import check_experts, check_shared_experts
 from train.spec.pipeline_layout import check_pipeline
 
 
@@ -22,7 +22,8 @@ class Axes:
     """How many ranks each axis has.
 
     dp_replicate: copies of the sharded model; dp_shard: ranks over which one copy's weights, gradients and moments are
-    cut; cp: ranks that share a sequence; tp: ranks that share a layer's matrices; pp: ranks that share the layers.
+    cut; cp: ranks that share a sequence; tp: ranks that share a layer's matrices; pp: ranks that share the layers. ep
+    is no axis of its own: of those of dp_shard x cp, ranks that share experts.
     """
 
     dp_replicate: int = 1
@@ -30,6 +31,7 @@ class Axes:
     cp: int = 1
     tp: int = 1
     pp: int = 1
+    ep: int = 1
 
     @property
     def size(self) -> int:
@@ -45,6 +47,11 @@ class Axes:
     def fsdp(self) -> int:
         """How many parts weights are cut into for sharding: ranks that share a sequence share weights as well."""
         return self.dp_shard * self.cp
+
+    @property
+    def expert_fsdp(self) -> int:
+        """How many parts a rank's experts are cut into for sharding."""
+        return self.fsdp // self.ep
 
 
 def axes(parallel: ParallelConfig, world_size: int) -> Axes:
@@ -79,7 +86,7 @@ def axes(parallel: ParallelConfig, world_size: int) -> Axes:
             f"{said} makes {product} ranks but the world has {world_size} processes: start {product}, "
             "or set parallel.dp_replicate or parallel.dp_shard to null, which takes what is left"
         )
-    return Axes(**{name: size for name, size in given.items() if size is not None})
+    return Axes(**{name: size for name, size in given.items() if size is not None}, ep=parallel.ep)
 
 
 def strategy(parallel: ParallelConfig, shape: Axes) -> str:
@@ -132,6 +139,7 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
             "exists to compare speed and memory: use parallel.strategy=fsdp, or train.run --unsaved"
         )
     check_experts(config)
+    check_shared_experts(config, None if shape is None else shape.fsdp)
     _check_tensor(config)
     _check_sharded_tensor(config, shape)
     _check_context(config)

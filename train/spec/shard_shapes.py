@@ -42,11 +42,15 @@ def stored_shape(shape: Shape, ranks: int) -> Shape:
 
 
 @lru_cache(maxsize=65536)
-def largest_shard(weight: Weight, ranks: int, tp: int = 1) -> int:
-    """Return how many numbers of a weight the fullest of `ranks` holds; times `ranks` they are what is gathered.
+def largest_shard(weight: Weight, ranks: int, tp: int = 1, ep: int = 1) -> int:
+    """Return how many numbers of a weight the fullest of `ranks` holds.
 
-    Within tensor parallelism weights keep their shape.
+    Within tensor parallelism weights keep their shape, and so do experts that `ep` of the ranks share.
     """
+    if ep > 1 and weight.experts:
+        return (
+            -(-weight.shape[weight.fsdp_dim] // (ranks // ep)) * weight.numbers // ep // weight.shape[weight.fsdp_dim]
+        )
     if tp > 1:
         shape, axis = weight.on_tensor_rank(tp), weight.fsdp_dim
     else:
@@ -54,9 +58,14 @@ def largest_shard(weight: Weight, ranks: int, tp: int = 1) -> int:
     return -(-shape[axis] // ranks) * math.prod(shape) // shape[axis]
 
 
-def largest_shards(weights: Iterable[Weight], ranks: int, tp: int = 1) -> int:
+def largest_shards(weights: Iterable[Weight], ranks: int, tp: int = 1, ep: int = 1) -> int:
     """Return how many numbers of all these weights the fullest of `ranks` holds."""
-    return sum(largest_shard(weight, ranks, tp) for weight in weights)
+    return sum(largest_shard(weight, ranks, tp, ep) for weight in weights)
+
+
+def gathered(weights: Iterable[Weight], ranks: int, tp: int = 1, ep: int = 1) -> int:
+    """Return how many numbers one of `ranks` has while all these weights are gathered, with padding."""
+    return sum(largest_shard(one, ranks, tp, ep) * (ranks // ep if one.experts else ranks) for one in weights)
 
 
 def regions_of_run(shape: Shape, start: int, stop: int) -> Iterator[Region]:

@@ -165,7 +165,7 @@ class Change:
 
 def _stages(config: RunConfig, axes: Axes, size: int) -> Iterator[Variant]:
     for stage in STAGES:
-        if stage == 0 and axes.cp > 1:
+        if stage == 0 and axes.cp * axes.ep > 1:
             continue
         yield variant(f"ZeRO-{stage}", *memory.with_stage(config, axes, stage), size)
 

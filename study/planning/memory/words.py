@@ -89,7 +89,10 @@ def _leaves(values: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]
 def title_of(subject: Subject) -> str:
     """Return a subject in a line: shape, GPUs and layout, precision, optimizer."""
     config, axes = subject.config, subject.axes
-    layout = " x ".join(f"{name} {getattr(axes, name)}" for name in MESH_AXES if getattr(axes, name) > 1) or "no axes"
+    layout = (
+        " x ".join(f"{name} {getattr(axes, name)}" for name in (*MESH_AXES, "ep") if getattr(axes, name) > 1)
+        or "no axes"
+    )
     model = config.model
     gpus = f"{axes.size} GPU{'s' if axes.size > 1 else ''} of {subject.memory / 1e9:g} GB"
     return f"{model.width} x {model.layers} on {gpus} ({layout}), {config.precision.name}, {config.optim.name}"
@@ -211,7 +214,7 @@ def _states(answer: Answer) -> Table:
     """Return the states of the whole model, and what is left of them on one GPU."""
     config, axes = answer.subject.config, answer.subject.axes
     total, part = answer.counts.total, held.part_of(config, axes, answer.chosen.sheet.rank)
-    own = held.moments(config, part, axes.fsdp, axes.tp)
+    own = held.moments(config, part, axes.fsdp, axes.tp, axes.ep)
     whole = _moments_of_all(answer)
     size = 4 if config.precision.name == "fp32" else 2
     copies = 0 if part.sharded or size == 4 else size * (part.blocks * part.block.matrices)

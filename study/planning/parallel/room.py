@@ -91,7 +91,7 @@ class Room:
         config, axes = layout.config, layout.axes
         part = held.part_of(config, axes, rank)
         offload = config.memory.offload
-        moments = held.moments(config, part, axes.fsdp, axes.tp) if offload == "none" else 0
+        moments = held.moments(config, part, axes.fsdp, axes.tp, axes.ep) if offload == "none" else 0
         return Weights(rank, moments + (4 * part.shard if offload != "parameters" else 0), part)
 
     def _mode(self, layout: Layout, mode: str) -> Kept:

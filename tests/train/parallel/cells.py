@@ -13,6 +13,7 @@ STEPS, FEW_STEPS = 20, 8
 MODEL = ModelConfig(width=32, layers=2, head_dim=4, kv_heads=4, mlp_width=48)
 TIED = replace(MODEL, tied_embeddings=True)
 EXPERTS = replace(MODEL, mlp_width=24, experts=6, experts_per_token=2, shared_experts=1, balance_weight=0.1)
+SCORED = replace(EXPERTS, experts=8, experts_per_token=3, shared_experts=0, router_score="sigmoid")
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,15 @@ EAGER = (
         Cell("experts: ddp 4, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), EXPERTS, masked=True),
         Cell("experts: fsdp 4, uneven targets", parallel(dp_shard=4), EXPERTS, masked=True),
         Cell("experts: cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), EXPERTS, masked=True, documents=True),
+        Cell("experts: fsdp 4 x ep 2", parallel(dp_shard=4, ep=2), EXPERTS, masked=True, clip=0.05),
+        Cell(
+            "experts: fsdp 2 x 2 copies x ep 2, accumulated, checkpointed",
+            parallel(dp_shard=2, dp_replicate=2, ep=2, micro_batch_sequences=1),
+            EXPERTS,
+            masked=True,
+            memory=MemoryConfig(checkpointing="full"),
+        ),
+        Cell("experts: cp 2 x fsdp 2 x ep 4, sigmoid", parallel(cp=2, dp_shard=2, ep=4), SCORED, masked=True),
         Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
     ),
 )

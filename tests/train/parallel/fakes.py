@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from kernels.core.dtensor import local
 from train.build import build_mesh, build_model, build_optimizer
 from train.data.batch import Batch
+from train.parallel.experts import Exchange
 from train.parallel.grad_norm import clip_factor, total_norm
 from train.parallel.parallel_model import ParallelModel
 from train.precision.loss_scaler import LossScaler
@@ -68,6 +70,29 @@ def _agreed(stage: PipelineStage, received_result: Tensor | None) -> Tensor:
     return STATIC
 
 
+@dataclass(frozen=True)
+class Chunks:
+    """What FSDP2 cuts a weight into for so many ranks, of which it looks at two: made when asked for."""
+
+    tensor: Tensor
+    count: int
+    dim: int
+
+    def __getitem__(self, place: int) -> Tensor:
+        whole = self.tensor.shape[self.dim]
+        size = -(-whole // self.count)
+        start = place * size
+        if start >= whole:
+            return self.tensor.new_empty(0)
+        return self.tensor.narrow(self.dim, start, min(size, whole - start))
+
+
+def _even(sent: Tensor, arriving: Tensor, rows: int) -> tuple[list[int], list[int]]:
+    """Return that as many rows go to each rank of expert parallelism and come from it: nobody knows who chose what."""
+    assert rows % len(sent) == 0
+    return [rows // len(sent)] * len(sent), [rows // len(sent)] * len(sent)
+
+
 def built(config: RunConfig, rank: int, ranks: int) -> dict[str, int]:
     """Return the bytes of each weight that one of so many ranks has, once it is built as the trainer does."""
     with _built(config, rank, ranks) as model:
@@ -103,5 +128,7 @@ def _built(config: RunConfig, rank: int, ranks: int) -> Iterator[ParallelModel]:
     config = replace(config, runtime=replace(config.runtime, device="cpu"))
     with pretended(rank, ranks) as world:
         mesh = build_mesh(config, world, device)
-        with Fake():
+        even = mock.patch.object(Exchange, "sizes", staticmethod(_even))
+        chunks = mock.patch.object(_fsdp_param, "_chunk_with_empty", Chunks)
+        with even, chunks, Fake():
             yield build_model(config, mesh, device, fill=lambda module: None)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from tests.train.parallel import gathered
-from tests.train.parallel.cells import Cell, parallel
+from tests.train.parallel.cells import EXPERTS, Cell, parallel
 from tests.train.parallel.pipelines import DEEP, splits
 from tests.train.parallel.ranks import apart, config_of, largest, meeting_place, met
 from train import checkpoint
@@ -41,6 +41,8 @@ KINDS = {
     "muon": ("muon", PrecisionConfig()),
     "fp16": ("adamw", PrecisionConfig(name="fp16", loss_scale=2.0**12, loss_scale_steps=2)),
     "fp8": ("adamw", PrecisionConfig(name="fp8", fp8_history=4)),
+    "experts": ("adamw", PrecisionConfig()),
+    "experts, muon": ("muon", PrecisionConfig()),
 }
 """Optimizer and precision."""
 
@@ -51,10 +53,12 @@ MESHES = {
     "fsdp 2 x tp 2": parallel(dp_shard=2, tp=2),
     "fsdp 2 x pp 2": parallel(dp_shard=2, pp=2, micro_batch_sequences=1),
     "pp 2 x tp 2, zbv": parallel(pp=2, tp=2, pp_schedule="zbv", micro_batch_sequences=1),
+    "fsdp 4 x ep 2": parallel(dp_shard=4, ep=2),
 }
 
 ALL_PAIRS = (
-    *((mesh, mesh, "adamw") for mesh in MESHES),  # first: what follows is compared with these
+    # First: what follows is compared with these.
+    *((mesh, mesh, "experts" if "ep" in mesh else "adamw") for mesh in MESHES),
     ("one", "fsdp 4", "adamw"),
     ("fsdp 4", "one", "adamw"),
     ("ddp 4", "pp 2 x tp 2, zbv", "adamw"),
@@ -64,6 +68,8 @@ ALL_PAIRS = (
     ("fsdp 2 x tp 2", "fsdp 4", "muon"),
     ("fsdp 2 x pp 2", "fsdp 4", "fp16"),
     ("one", "fsdp 2 x tp 2", "fp8"),
+    ("fsdp 4 x ep 2", "fsdp 4", "experts"),
+    ("fsdp 4", "fsdp 4 x ep 2", "experts, muon"),
 )
 """Saved on, resumed on, of this kind."""
 
@@ -144,7 +150,7 @@ def resumed(source: str, name: str, about: tuple[str, ModelConfig], folder: Path
 def compared(pair: tuple[str, str, str], done: dict[Any, Any], folder: Path, world: World) -> dict[str, Any]:
     source, name, kind = pair
     model = EVEN if "tp" in source + name else UNEVEN
-    about = (kind, WIDE if kind == "fp8" else model)
+    about = (kind, WIDE if kind == "fp8" else EXPERTS if kind.startswith("experts") else model)
     if (source, about) not in done:
         done[source, about] = saved(source, about, folder, world)
     found, wanted = resumed(source, name, about, folder, world), done[source, about]

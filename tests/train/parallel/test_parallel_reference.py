@@ -19,7 +19,15 @@ from train.spec.mesh import Axes, axes
 from train.spec.pipeline_layout import share_of, stages_per_rank
 from train.spec.resolve import resolve
 
-RANKS = {"7b_x8": 0, "70b_x64": 63, "70b_x256": 0, "405b_x512": 0, "405b_x1024": 1023, "405b_x2048": 1024}
+RANKS = {
+    "7b_x8": 0,
+    "70b_x64": 63,
+    "70b_x256": 0,
+    "405b_x512": 0,
+    "405b_x1024": 1023,
+    "405b_x2048": 1024,
+    "1t_x1024": 100,
+}
 """Which rank is built of each: of the pipelines the first, the last, and one in the middle."""
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "reference.md"
 LAYERS = 8
@@ -77,7 +85,7 @@ def test_a_rank_is_built_sharded_and_stepped(name: str, rank: int) -> None:
     part, found = held.part_of(small, shape, place), stepped(small, rank, shape.size)
     assert part.blocks == share_of(small, shape.pp, place)[0] > 0
     assert found.weights == found.gradients == 4 * part.shard
-    assert found.moments == held.moments(small, part, shape.fsdp, shape.tp)
+    assert found.moments == held.moments(small, part, shape.fsdp, shape.tp, shape.ep)
     assert found.loss.shape == ()
 
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from train.spec.config import BudgetConfig, ModelConfig, RunConfig
+from train.spec.config import BudgetConfig, CompileConfig, ModelConfig, RunConfig
+from train.spec.counts import block_weights
 from train.spec.later import without
+from train.spec.mesh import axes
 from train.spec.resolve import resolve
+from train.spec.shard_shapes import gathered, largest_shard
 from train.spec.step_graph import obstacle
 
 CONFIG = RunConfig(model=ModelConfig(experts=8), budget=BudgetConfig(tokens=10**6))
@@ -49,6 +52,11 @@ def test_a_step_of_experts_is_no_graph() -> None:
         ("model", {"init_from": "weights"}, r"model.init_from has weights of dense models only"),
         ("parallel", {"tp": 2}, r"parallel.tp=2 does not cut layers of experts: use parallel.tp=1"),
         ("parallel", {"pp": 2}, r"parallel.pp=2: use parallel.pp=1"),
+        ("parallel", {"ep": 0}, r"parallel.ep=0 is not allowed"),
+        ("parallel", {"ep": 3}, r"parallel.ep=3 does not divide model.experts=8: .* it may be 1, 2, 4, 8"),
+        ("parallel", {"ep": 4, "dp_shard": 2}, r"parallel.ep=4 does not divide dp_shard x cp = 2"),
+        ("parallel", {"ep": 2, "dp_shard": 2, "strategy": "fsdp1"}, r"parallel.ep=2 needs parallel.strategy=fsdp"),
+        ("parallel", {"ep": 2, "dp_shard": 14}, r"model.width=64 cannot be cut over dp_shard x cp / ep = 7 ranks"),
         ("precision", {"name": "fp8"}, r"no precision=fp8: use precision=bf16 or fp32"),
         ("compile", {"blocks": True, "cuda_graphs": True}, r"compile.cuda_graphs=true replays fixed sizes"),
     ],
@@ -59,3 +67,21 @@ def test_what_cannot_be_is_refused_before_it_starts(section: str, keys: dict[str
         config = replace(config, optim=replace(config.optim, lr=0.01))
     with pytest.raises(ValueError, match=message):
         resolve(config)
+
+
+def test_ranks_share_experts_that_there_are_and_blocks_are_not_compiled() -> None:
+    shared = changed("parallel", ep=2, dp_shard=2, dp_replicate=1)
+    assert axes(resolve(shared).parallel, 2).expert_fsdp == 1
+    with pytest.raises(ValueError, match=r"parallel.ep=2 with compile.blocks=true is refused"):
+        resolve(replace(shared, compile=CompileConfig(blocks=True)))
+    with pytest.raises(ValueError, match=r"parallel.ep=2 shares experts and model.experts=0 has none"):
+        resolve(replace(shared, model=ModelConfig()))
+
+
+def test_what_ranks_of_experts_hold_is_cut_by_both() -> None:
+    model = replace(resolve(CONFIG).model, mlp_width=96)
+    weights = block_weights(model)
+    gate_up, router = weights["mlp.experts.gate_up"], weights["mlp.router"]
+    assert largest_shard(gate_up, 16, ep=4) == gate_up.numbers // 16
+    assert gathered([gate_up], 16, ep=4) == gate_up.numbers // 4
+    assert gathered([router], 16, ep=4) == router.numbers

@@ -11,7 +11,7 @@ from train.spec.config import RunConfig
 from train.spec.counts import Weight, block_weights, end_weights
 from train.spec.mesh import Axes, strategy
 from train.spec.pipeline_layout import share_of
-from train.spec.shard_shapes import largest_shard, largest_shards
+from train.spec.shard_shapes import gathered, largest_shard, largest_shards
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def part_of(config: RunConfig, axes: Axes, rank: int) -> Part:
     ranks = axes.fsdp if how.startswith("fsdp") else 1
 
     def numbers(weights: Mapping[str, Weight]) -> Numbers:
-        return _numbers(weights, ranks, axes.tp)
+        return _numbers(weights, ranks, axes.tp, axes.ep)
 
     return Part(
         blocks,
@@ -85,32 +85,34 @@ def part_of(config: RunConfig, axes: Axes, rank: int) -> Part:
     )
 
 
-def moments(config: RunConfig, part: Part, ranks: int, tp: int) -> int:
+def moments(config: RunConfig, part: Part, ranks: int, tp: int, ep: int = 1) -> int:
     """Return the bytes of the optimizer's state of a part, cut over `ranks` of FSDP, without its counts of steps."""
     matrices = {name: w for name, w in block_weights(config.model).items() if len(w.shape) > 1}
-    hidden = part.blocks * largest_shards(matrices.values(), ranks if part.sharded else 1, tp)
+    hidden = part.blocks * largest_shards(matrices.values(), ranks if part.sharded else 1, tp, ep)
     each = 2 if config.precision.optimizer_state == "bf16" else 4
     return each * optimizers.moments(config.optim.name, hidden, part.shard)
 
 
-def rounding(config: RunConfig, part: Part, ranks: int, tp: int) -> int:
+def rounding(config: RunConfig, part: Part, ranks: int, tp: int, ep: int = 1) -> int:
     """Return what the update has of the largest weight while its moments are rounded to bf16, 0 where they are not.
 
     Both moments in fp32, random bits, and what says which numbers are finite (train.precision.stochastic_rounding).
     """
     if config.precision.optimizer_state != "bf16":
         return 0
-    blocks = (largest_shard(one, ranks if part.sharded else 1, tp) for one in block_weights(config.model).values())
+    cut = ranks if part.sharded else 1
+    blocks = (largest_shard(one, cut, tp, ep) for one in block_weights(config.model).values())
     largest = max(part.embedding.shard, part.head.shard, *blocks)
     return 4 * largest * 4 + largest
 
 
-def _numbers(weights: Mapping[str, Weight], ranks: int, tp: int) -> Numbers:
-    shard = largest_shards(weights.values(), ranks, tp)
-    local = {name: math.prod(weight.on_tensor_rank(tp)) for name, weight in weights.items()}
+def _numbers(weights: Mapping[str, Weight], ranks: int, tp: int, ep: int) -> Numbers:
+    local = {
+        name: math.prod(weight.on_tensor_rank(tp)) // (ep if weight.experts else 1) for name, weight in weights.items()
+    }
     return Numbers(
-        shard,
-        shard * ranks,
+        largest_shards(weights.values(), ranks, tp, ep),
+        gathered(weights.values(), ranks, tp, ep),
         sum(local.values()),
         sum(local[name] for name, weight in weights.items() if len(weight.shape) > 1),
     )

@@ -41,6 +41,8 @@ def communicators(axes: Axes, sharded: bool, ends: bool = False) -> int:
     groups = [axes.pp, axes.tp, axes.cp, axes.data * axes.cp, axes.size]
     if sharded:
         groups += [axes.fsdp, axes.dp_replicate]
+    if axes.ep > 1:
+        groups += [axes.ep, axes.expert_fsdp, axes.dp_replicate]
     return sum(ranks > 1 for ranks in groups) + int(ends and axes.pp > 1)
 
 

@@ -1,4 +1,5 @@
-"""Shapes to plan with that the trainer has no layers for: experts, latent attention, prediction of several tokens.
+"""Shapes to plan with that the trainer has no layers for: latent attention, experts behind dense layers, prediction of
+several tokens.
 
 Parameters, FLOPs and key/value caches of such models, for sheets and comparisons; nothing here can be trained by
 train.model. The tests hold them against published figures.

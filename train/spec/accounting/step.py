@@ -145,7 +145,7 @@ class _Step:
 
     @property
     def _moments(self) -> int:
-        return held.moments(self.config, self.part, self.axes.fsdp, self.axes.tp)
+        return held.moments(self.config, self.part, self.axes.fsdp, self.axes.tp, self.axes.ep)
 
     def moments(self) -> Iterator[Moment]:
         """Yield the moments of a step in their order, of the last micro-batch."""
@@ -281,7 +281,7 @@ class _Step:
         found = {**self._states(0, ended=True), "moments": 0 if self.offload == "parameters" else self._moments}
         found["gradients"] = 0 if self.offload == "parameters" else 4 * part.shard
         found["workspaces"] = outside.workspaces(self.config, self.axes, self.device)
-        found["update"] = held.rounding(self.config, part, self.axes.fsdp, self.axes.tp)
+        found["update"] = held.rounding(self.config, part, self.axes.fsdp, self.axes.tp, self.axes.ep)
         if self.config.optim.name == "muon" and self.offload != "parameters":
             found["update"] += 5 * self.size * part.block.matrices // 2  # an estimate: five times the largest matrix
         return Moment("update", {key: found[key] for key in COMPONENTS if found.get(key)})
@@ -294,6 +294,10 @@ def with_stage(config: RunConfig, axes: Axes, stage: int) -> tuple[RunConfig, Ax
     """
     parallel = config.parallel
     if stage == 0:
+        if axes.ep > 1:
+            raise ValueError(
+                f"stage 0 is not possible with parallel.ep={axes.ep}: ranks that share experts shard weights"
+            )
         if axes.cp > 1:
             raise ValueError(
                 f"stage 0 is not possible with parallel.cp={axes.cp}: ranks that share a sequence share weights"

@@ -173,7 +173,15 @@ class ClusterProfile:
 def stride_of(axis: str, axes: Axes) -> int:
     """Return how far apart the ranks of a group are: (pp, dp_replicate, dp_shard, cp, tp), the last one innermost."""
     within = axes.tp * axes.fsdp
-    strides = {"tp": 1, "world": 1, "cp": axes.tp, "fsdp": axes.tp, "tokens": axes.tp, "ep": axes.tp}
+    strides = {
+        "tp": 1,
+        "world": 1,
+        "cp": axes.tp,
+        "fsdp": axes.tp,
+        "tokens": axes.tp,
+        "ep": axes.tp,
+        "expert_fsdp": axes.tp * axes.ep,
+    }
     strides |= {"dp_replicate": within, "pp": within * axes.dp_replicate}
     strides["ends"] = strides["pp"] * (axes.pp - 1)
     return strides[axis]

@@ -31,13 +31,14 @@ class Unit:
     """Weights that are gathered in one message.
 
     numbers: of the fullest rank's shard. size: of that shard as it is sent [bytes]. again: whether they are freed after
-    a forward pass where parallel.zero=3, and so gathered again for the backward pass.
+    a forward pass where parallel.zero=3, and so gathered again for the backward pass. axis: over which they are cut.
     """
 
     of: str
     numbers: int
     size: int
     again: bool
+    axis: str = "fsdp"
 
 
 def data_parallel(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBatches) -> Iterator[Message]:
@@ -61,9 +62,12 @@ def units(config: RunConfig, axes: Axes, stage: Stage) -> Iterator[Unit]:
     """
     ends = end_weights(config.model, config.data.vocab_size, stage.first, stage.last)
     weights = block_weights(config.model)
+    shared = {name: weights.pop(name) for name, one in list(weights.items()) if one.experts and axes.ep > 1}
     kinds = {fp8: _unit("block", weights, config, axes, again=True, fp8=fp8) for fp8 in (False, True)}
     for number in stage.blocks:
         yield kinds[_in_fp8(config, number)]
+        if shared:
+            yield replace(_unit("experts", shared, config, axes, again=True), axis="expert_fsdp")
     apart = [("head", "output.weight", False)] if "output.weight" in ends else []
     if "embedding.weight" in ends and ("output.weight" in ends or not stage.last):
         apart.append(("embedding", "embedding.weight", True))
@@ -76,7 +80,7 @@ def units(config: RunConfig, axes: Axes, stage: Stage) -> Iterator[Unit]:
 def _unit(
     of: str, weights: dict[str, Weight], config: RunConfig, axes: Axes, *, again: bool, fp8: bool = False
 ) -> Unit:
-    numbers = largest_shards(weights.values(), axes.fsdp, axes.tp)
+    numbers = largest_shards(weights.values(), axes.fsdp, axes.tp, axes.ep)
     size = numbers * short(config)
     if fp8:
         size -= sum(largest_shard(one, axes.fsdp, axes.tp) for one in weights.values() if len(one.shape) > 1)
@@ -84,8 +88,10 @@ def _unit(
 
 
 def _fsdp(config: RunConfig, axes: Axes, unit: Unit, micro: MicroBatches) -> Iterator[Message]:
+    ranks = axes.fsdp if unit.axis == "fsdp" else axes.expert_fsdp
+
     def gathered(count: int, phase: str) -> Message:
-        return Message(ALL_GATHER, "fsdp", axes.fsdp, unit.size * axes.fsdp, count, f"weights of {unit.of}", phase)
+        return Message(ALL_GATHER, unit.axis, ranks, unit.size * ranks, count, f"weights of {unit.of}", phase)
 
     once, every, zero = micro.passes or 1, len(micro.sizes), config.parallel.zero
     if zero == 3 and unit.again:
@@ -98,7 +104,7 @@ def _fsdp(config: RunConfig, axes: Axes, unit: Unit, micro: MicroBatches) -> Ite
     sums = once if micro.passes or zero == 1 else every
     reduced = reduce_bytes(config) * unit.numbers
     of = f"gradients of {unit.of}"
-    yield Message(REDUCE_SCATTER, "fsdp", axes.fsdp, reduced * axes.fsdp, sums, of, "backward")
+    yield Message(REDUCE_SCATTER, unit.axis, ranks, reduced * ranks, sums, of, "backward")
     if config.precision.reduce == "fp32" and not micro.passes:
         sums = 1
     yield Message(ALL_REDUCE, "dp_replicate", axes.dp_replicate, reduced, sums, of, "backward")

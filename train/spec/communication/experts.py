@@ -1,10 +1,42 @@
-"""What expert parallelism would send, for planning: the trainer has no mixture of experts."""
+"""What expert parallelism sends: rows to their experts and back, and how many (train.parallel.experts)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from train.spec.communication.messages import ALL_TO_ALL, Message
+from train.spec.communication.stages import MicroBatches, Stage, recomputed, short
+from train.spec.config import RunConfig
+from train.spec.counts import experts_per_token
+from train.spec.mesh import Axes
+
+NUMBER = 8
+"""Bytes of the number of rows that go to an expert, an int64."""
+
+
+def exchanges(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBatches) -> Iterator[Message]:
+    """Yield what one rank of expert parallelism sends for one stage in a step, where each rank has its even share.
+
+    Rows to experts, and gradients of what they made, are as many on every rank, whatever is chosen; rows back, and
+    gradients of what arrived, are those that came. What is made again is sent again, both ways.
+    """
+    model = config.model
+    for sequences, count in Counter(micro.sizes).items():
+        tokens = sequences * config.data.sequence_length // axes.cp
+        layers, again = len(stage.blocks), recomputed(config, stage)
+        sent = list(
+            expert_parallel(
+                tokens=tokens, width=model.width, chosen=experts_per_token(model), itemsize=short(config),
+                ranks=axes.ep, layers=1, micro_batches=count,
+            )
+        )  # fmt: skip
+        sent.append(Message(ALL_TO_ALL, "ep", axes.ep, NUMBER * model.experts, count, "tokens of experts", "forward"))
+        for one in sent:
+            yield replace(one, count=layers * one.count)
+            if one.phase == "forward":
+                yield replace(one, count=again * one.count, of=f"{one.of}, recomputed", phase="backward")
 
 
 def expert_parallel(

@@ -14,10 +14,10 @@ COLLECTIVES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SE
 class Message:
     """A message that one rank takes part in `count` times a step.
 
-    axis: of the mesh (train.parallel.mesh): fsdp, dp_replicate, tokens, cp, tp, pp, world, or `ends`, a pipeline's
-    first and last rank. ranks: of its group. size: what nccl-tests call it [bytes]: the whole buffer of an all-reduce
-    or a broadcast, what an all-gather gives, what one rank hands to a reduce-scatter or an all-to-all, what one send
-    moves. of: what is sent. phase: forward, backward or update, when it is sent.
+    axis: of the mesh (train.parallel.mesh): fsdp, expert_fsdp, dp_replicate, tokens, cp, ep, tp, pp, world, or `ends`,
+    a pipeline's first and last rank. ranks: of its group. size: what nccl-tests call it [bytes]: the whole buffer of an
+    all-reduce or a broadcast, what an all-gather gives, what one rank hands to a reduce-scatter or an all-to-all, what
+    one send moves. of: what is sent. phase: forward, backward or update, when it is sent.
     """
 
     collective: str

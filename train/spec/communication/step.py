@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from train.spec.communication.data_parallel import FULL, data_parallel
+from train.spec.communication.experts import exchanges
 from train.spec.communication.layers import context_parallel, stream_bytes, tensor_parallel
 from train.spec.communication.messages import ALL_REDUCE, SEND, Message, between_ranks
 from train.spec.communication.stages import MicroBatches, Stage, micro_batches_of, stages
@@ -34,6 +35,8 @@ def step_messages(config: RunConfig, axes: Axes, rank: int = 0, device: str = "c
         if axes.tp > 1:
             found += tensor_parallel(config, axes, stage, micro, device)
         found += context_parallel(config, axes, stage, micro)
+        if axes.ep > 1:
+            found += exchanges(config, axes, stage, micro)
     found += pipeline(config, axes, rank, micro)
     found += _counts(axes)
     return _together(between_ranks(found))

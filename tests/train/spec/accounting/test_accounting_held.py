@@ -105,6 +105,24 @@ def test_states_are_those_of_a_model_that_is_built(layout: str, optimizer: str, 
     assert found == really_held(config, rank, size)
 
 
+@pytest.mark.parametrize(
+    ("parallel", "size"),
+    [
+        (SHARDED, 3),
+        (SHARDED | {"ep": 2}, 8),
+        (SHARDED | {"ep": 4, "cp": 2}, 4),
+        ({"dp_replicate": 2, "dp_shard": 4, "ep": 2}, 8),
+    ],
+)
+def test_states_of_experts_are_those_of_a_model_that_is_built(parallel: dict[str, Any], size: int) -> None:
+    model = ModelConfig(**{**vars(MODEL), "experts": 8, "experts_per_token": 2, "shared_experts": 1})
+    config = config_of(model, parallel=ParallelConfig(**parallel))
+    shape = axes(config.parallel, size)
+    part = held.part_of(config, shape, 0)
+    moments = held.moments(config, part, shape.fsdp, shape.tp, shape.ep)
+    assert (4 * part.shard, 4 * part.shard, moments) == really_held(config, 0, size)
+
+
 def test_moments_in_bf16_are_half_as_large() -> None:
     config = config_of(precision=PrecisionConfig(optimizer_state="bf16"), parallel=ParallelConfig(**SHARDED))
     part = held.part_of(config, axes(config.parallel, 4), 0)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._C._distributed_c10d import HashStore
 
 from kernels.core import dispatch
 from tests.train.spec.accounting.test_accounting_counts import experts
 from tests.train.spec.saved_tensors import saved
 from train.memory.activation_checkpointing import modes, wrap
 from train.model.transformer import Transformer
+from train.parallel.experts import Exchange, expert_layers
 from train.precision.float8 import convert
 from train.spec.accounting import kept
-from train.spec.config import DataConfig, MemoryConfig, ModelConfig, PrecisionConfig, RunConfig
+from train.spec.config import DataConfig, MemoryConfig, ModelConfig, ParallelConfig, PrecisionConfig, RunConfig
 from train.spec.counts import block_weights
 from train.spec.mesh import Axes
 
@@ -102,3 +105,21 @@ def on_gpu(config: RunConfig, cast: int) -> int:
     one, two = (saved(config, layers, 2, True, narrowed) for layers in (1, 2))
     factors = 4 * 8 if precision == "fp8" else 0  # of both tensors of four products
     return two - one - weights_kept(config, cast) - factors
+
+
+def test_rows_that_come_from_other_ranks_keep_their_order() -> None:
+    parallel = ParallelConfig(ep=2, dp_shard=2)
+    config = replace(config_of(ModelConfig(width=32, head_dim=8, experts=6), "fp32"), parallel=parallel)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        assert dist.group.WORLD is not None
+        alone = Exchange(dist.group.WORLD)
+
+        def shared(module: Transformer) -> None:
+            for layer in expert_layers(module):
+                layer.exchange = alone
+
+        one, two = (saved(config, layers, 2, False, shared) for layers in (1, 2))
+    finally:
+        dist.destroy_process_group()
+    assert two - one == kept.block_bytes(config, Axes(), "cpu", "none", 2)
