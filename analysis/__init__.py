@@ -1,11 +1,13 @@
 """What the runs say: scaling laws, intervals, plans, plots, the report.
 
+Names are imported when they are first used, so that `import analysis` costs nothing.
+
+Examples
+--------
 >>> import analysis as sa
 >>> fit = sa.fit("docs/example-runs.csv", resamples=0, sensitivity=False)  # or runs/STUDY, mlflow:EXPERIMENT, a frame
 >>> fit.law.params.round(3).to_dict()
 {'E': 1.803, 'A': 527.474, 'B': 1911.412, 'alpha': 0.356, 'beta': 0.365}
-
-Names are imported when they are first used, so that `import analysis` costs nothing.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def fit(
     ----------
     runs : str, Path or DataFrame
         A study's folder ("runs/isoflop"), "mlflow:EXPERIMENT", a file of runs (.csv, .tsv, .parquet, .jsonl), or a
-        frame as :func:`load` returns it.
+        frame as `load` returns it.
     form : str
         The law of the loss, by name, by paper or as a formula: "chinchilla", "farseer", "E + A/N^a + B/D^b".
     approach : str

@@ -32,7 +32,7 @@ class Submitted:
     output: str
 
     def points(self) -> pd.DataFrame:
-        """Return how its points stand: see :func:`points`."""
+        """Return how its points stand: see `study.points`."""
         return points(str(self.folder))
 
     def __repr__(self) -> str:

@@ -107,14 +107,13 @@ def python() -> str:
     import analysis
 
     lines = ["# Python", "", "::: analysis", "    options: { members: false, show_root_heading: false }", ""]
-    for name in sorted(analysis.__all__, key=str.lower):
-        place = _place_of(name)
-        if place:
-            lines += [f"::: {place}", ""]
+    places = {f"analysis.{name}": _place_of(name) for name in sorted(analysis.__all__, key=str.lower)}
     kept = ("analysis.values.study_result.Fit", "analysis.values.study_result.load")
-    beside = ("study.notebook.submit", "study.notebook.points", "study.notebook.Submitted")
-    for place in (*kept, *beside, "train.trained.load_checkpoint", "train.trained.TrainedModel"):
-        lines += [f"::: {place}", ""]
+    places |= {f"study.{name}": f"study.notebook.{name}" for name in ("submit", "points", "Submitted")}
+    places |= {f"train.{name}": f"train.trained.{name}" for name in ("load_checkpoint", "TrainedModel")}
+    for name, place in {**places, **{one: one for one in kept}}.items():
+        if place:
+            lines += [f"::: {place}", f"    options: {{ heading: {name}, toc_label: {name} }}", ""]
     return "\n".join(lines)
 
 

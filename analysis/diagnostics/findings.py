@@ -243,7 +243,8 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
         )
         out.append(finding("near_backtest", text, "add smaller budgets, or recommend for a nearer one (budget=)"))
     if abs(test.relative_error) > 0.03:
-        text = f"the held-out largest budget is predicted {100 * test.relative_error:+.1f} % off"
+        side = "low" if test.relative_error < 0 else "high"
+        text = f"the held-out largest budget is predicted {100 * abs(test.relative_error):.1f} % too {side}"
         out.append(finding("backtest_error", text, "expect at least this error in the forecast"))
     if test.one_sided and test.mean_relative_error is not None:
         text = f"the backtest errs in one direction: {one_sided(test)}"

@@ -22,6 +22,9 @@ from analysis.values.blocks import Identified, Interval
 if TYPE_CHECKING:
     from analysis.inference.estimate import Estimate
 
+SYMBOLS = {"params": "N", "tokens": "D", "flops": "C"}
+"""Columns as laws and the report name them."""
+
 WIDEST = np.log(1e6)
 """A positive constant whose resampled interval is wider than this, in nats, is not identified."""
 
@@ -105,7 +108,9 @@ def _needless(fit: Estimate) -> dict[str, Identified]:
         without = multistart.fit_point(replace(p, constraint=constraint(form, p.centres, fixed, ties)), 4)
         gained = 2.0 * (p.loss.llf_of(fit.objective, p.y.size) - p.loss.llf_of(without.objective, p.y.size))
         if gained < cut:
-            term = f"{coefficient}/" + " ".join(f"{column}^{exponent}" for column, exponent in parts)
+            term = f"{coefficient}/" + " ".join(
+                f"{SYMBOLS.get(column, column)}^{exponent}" for column, exponent in parts
+            )
             reason = f"the law fits the runs as well without {term}"
             found |= {name: Identified(False, reason) for name in (coefficient, *own)}
     return found

@@ -142,6 +142,6 @@ def few(count: int) -> list[Check]:
         return [finding("few_valleys", text, "run more budgets; exponents of two points have no check")]
     tail = 0.5 + resampling.CONFIDENCE / 2
     times = float(t.ppf(tail, count - 2) / norm.ppf(tail))
-    text += f": {numbers.counted(count - 2, 'degree')} of freedom tell how minima scatter around their power law"
+    text += f": {numbers.counted(count - 2, 'degree')} of freedom to judge their scatter around a power law"
     advice = f"intervals of exponents are {times:.2g} times as wide as of many budgets: run more of them"
     return [finding("few_valleys", text, advice, "note")]

@@ -31,7 +31,7 @@ def approaches(fit: Fit) -> Html:
     rows = []
     for name in sorted(plan.by_approach, key=lambda name: (name != plan.approach, name)):
         p = plan.by_approach[name]
-        chosen = tag("div", "(recommended)", class_="range") if name == plan.approach else ""
+        chosen = tag("div", "(recommended)", class_="range word") if name == plan.approach else ""
         cells: list[str] = [join(name, " ", chosen) if chosen else name]
         for value, bounds, show in (
             (p.params, p.intervals.get("params"), numbers.count),
@@ -43,7 +43,7 @@ def approaches(fit: Fit) -> Html:
             cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
         rows.append(cells)
     head = ["approach", "N", "D", "loss"]
-    title = tag("h3", "What each approach with a loss recommends")
+    title = tag("h3", "What each approach recommends")
     return join(title, table(head, rows, ["whole", "number", "number", "number"], "recommendations by approach"))
 
 
@@ -111,7 +111,7 @@ def ways(fit: Fit) -> Html:
         return Html("")
     body += _further(fit, {row[0] for row in body})
     head = ["approach", "a", "interval of a", "b", "N*", "D*"]
-    grid = table(head, body, ["nowrap", "", "nowrap", "", "number", "number"], "approaches side by side")
+    grid = table(head, body, ["nowrap", "number", "nowrap", "number", "number", "number"], "approaches side by side")
     why = tag("ul", *remarks) if remarks else ""
     return join(tag("h3", "All approaches side by side"), grid if body else "", why)
 

@@ -55,13 +55,14 @@ def draw(ax: Axes, cloud: Cloud, star: tuple[float, float] | None, params_kind: 
         if ends[0] >= ends[1]:
             continue
         ax.plot(ends, [e * ratio for e in ends], color=style.MUTED, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
-        where = math.sqrt(ends[0] * ends[1])
         if math.log(ends[1] / ends[0]) > 0.3 * math.log(x[1] / x[0]):
             ax.annotate(
                 f"D/N {numbers.count(ratio)}",
-                (where, where * ratio),
-                xytext=(6, -8),
+                (ends[1], ends[1] * ratio),  # the cloud lies across the line's middle
+                xytext=(-12, 0),
                 textcoords="offset points",
+                ha="right",
+                va="top",
                 fontsize=style.SMALL,
                 color=style.MUTED,
             )

@@ -179,11 +179,11 @@ def _apart(ticks: list[float], gap: float) -> list[float]:
 
 
 def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
-    """Return limits of a log axis that leave a share of its length free at both ends."""
+    """Return limits of a log axis that leave a share of its length free at both ends; one value has a factor 2."""
     known = [v for v in values if math.isfinite(v) and v > 0]
     assert known, "a log axis needs a positive value"
     low, high = math.log(min(known)), math.log(max(known))
-    room = max((high - low) * share, 0.05)
+    room = max((high - low) * share, 0.05) if high > low else math.log(2.0)
     return math.exp(low - room), math.exp(high + room)
 
 

@@ -318,7 +318,10 @@ def test_a_backtest_that_is_off(error: float, said: bool) -> None:
     found = findings.outlook(plan(intervals={}), backtest(relative_error=error))
     assert codes(found) == ["backtest_error"] * said
     for check in found:
-        assert check.message == f"the held-out largest budget is predicted {100 * error:+.1f} % off"
+        assert (
+            check.message
+            == f"the held-out largest budget is predicted {100 * abs(error):.1f} % too {'low' if error < 0 else 'high'}"
+        )
 
 
 RUN = BacktestRun("r", 1.0, 1.0, 1.0, 2.0, 2.0, 0.0)

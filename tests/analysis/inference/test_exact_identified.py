@@ -170,7 +170,7 @@ def test_a_term_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     fit = fit_law(table, loss="squared", resamples=0, starts=3)
     needless = identifiability._needless(fit)
     assert set(needless) == {"B", "beta"}
-    assert needless["B"].reason == "the law fits the runs as well without B/tokens^beta"
+    assert needless["B"].reason == "the law fits the runs as well without B/D^beta"
     flat = studies.isoflop(1).assign(loss=2.0 + 1e-3 * np.sin(np.arange(20)))
     assert (
         identifiability._needless(fit_law(flat, "compute", loss="squared", resamples=0, starts=2)) == {}
