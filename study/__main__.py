@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from study import __version__
 from study import text as terminal
 from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
 
@@ -33,6 +34,9 @@ def _run(given: Sequence[str]) -> int:
     """Run the command in these words and return its exit code."""
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
+        return 0
+    if given[0] == "--version":
+        print(f"scaling-study {__version__}")
         return 0
     name = given[0]
     if name not in COMMANDS:

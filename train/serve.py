@@ -161,6 +161,10 @@ def _let_go_of(asked: Attempt) -> None:
 
 def main() -> int:
     """Serve at the socket that the command line names."""
+    if len(sys.argv) < 2:
+        from train.spec.interrupts import no_command
+
+        no_command("train.serve", "jobs start it by themselves to train several points in one process")
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         connection.set_inheritable(False)
         return serve(connection)

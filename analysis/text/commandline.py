@@ -112,6 +112,8 @@ def parse(arguments: Iterable[str], keys: Sequence[Key]) -> dict[str, Any]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}=?" if near else "."
+            if name == "fit" and "runs" in known:
+                hint = ": laws are fitted anew to runs=runs/STUDY."
             if not equals and "runs" in known and not argument.startswith("-"):
                 hint = f"; did you mean runs={argument}?"
             raise ValueError(f"{argument!r}: there is no key {name!r}{hint} Keys: {', '.join(known)}")

@@ -34,8 +34,9 @@ class Bench(Protocol):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
-    parser.add_argument("what", choices=tuple(BENCHES), help="what to compare or to measure")
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings; the word help lists them")
+    named = f"{{{','.join(BENCHES)}}}"
+    parser.add_argument("what", choices=tuple(BENCHES), metavar=named, help="what to compare or to measure")
+    parser.add_argument("words", nargs="*", default=[], metavar="KEY=VALUE", help="settings; the word help lists them")
     add_json(parser)
 
 

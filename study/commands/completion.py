@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     said = "put  source <(…)  of it in your shell's rc"
     parser.add_argument("shell", type=_known, metavar="{bash,zsh}", help=said)
     parser.add_argument("position", nargs="?", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("words", nargs="*", default=[], help=argparse.SUPPRESS)
     add_json(parser)
 
 

@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"{folder.name} is not tracked (tracking.enabled is false in {folder.study}): give --out FOLDER"
         )
-    if options.out is not None and options.out.exists():
-        raise ValueError(f"--out {options.out} exists: name a folder that does not")
+    if options.out is not None:
+        _check_out(options.out)
     found = {"point": key, "step": step, "out": None if options.out is None else str(options.out)}
     if not tracking.enabled:
         _exported(folder.run(key), options.out, options.dtype, step)
@@ -79,6 +79,17 @@ def _tracked(options: argparse.Namespace, folder: StudyFolder, tracking: Trackin
         print(f"study export: cannot write to {uri}: {error}\nNothing is lost: run it again later", file=sys.stderr)
         return AWAY
     return _say(options, folder, {**found, "model": name, "version": version, "new": new})
+
+
+def _check_out(out: Path) -> None:
+    """Raise ValueError where a folder exists already or cannot be made: before minutes of work, not after them."""
+    if out.exists():
+        raise ValueError(f"--out {out} exists: name a folder that does not")
+    try:
+        out.mkdir(parents=True)
+        out.rmdir()
+    except OSError as error:
+        raise ValueError(f"--out {out} cannot be made ({error.strerror}): name another folder") from None
 
 
 def _newest(run: RunFolder) -> int:

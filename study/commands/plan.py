@@ -35,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     parser.add_argument("what", metavar="WHAT", help="; ".join(f"{name}: {told}" for name, (_, told) in PLANS.items()))
     parser.add_argument(
-        "words", metavar="KEY=VALUE", nargs="*", help="as for python -m study.sweep, and the plan's own: docs/howto"
+        "words",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],
+        help="as for python -m study.sweep, and the plan's own: docs/howto",
     )
     add_json(parser)
 

@@ -19,7 +19,7 @@ from study.config.schema import ClusterConfig
 from study.executors import load
 from study.process.children import job_environment
 from study.records.corpus import DATA, Corpus, check, corpus_of
-from study.storage.files import has_ended
+from study.storage.files import has_ended, naming
 from train.spec.config import DataConfig, RunConfig
 from train.spec.extensions import ARROW, DEFAULT, extension_of
 from train.spec.manifest import BYTES_VOCABULARY, Manifest, folder
@@ -114,7 +114,8 @@ def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
     Path(corpus.root).mkdir(parents=True, exist_ok=True)
     with _scratch(Path(corpus.root)) as scratch:
         file = scratch / DATA
-        file.write_text(dump({"data": asdict(corpus.data)}))
+        with naming(file):
+            file.write_text(dump({"data": asdict(corpus.data)}))
         words = ["-m", "train.prepare", "--config", str(file.absolute()), "--root", corpus.root]
         command, environment = [sys.executable, *words], job_environment(os.environ)
         if in_job(cluster):

@@ -19,7 +19,7 @@ import study
 from study.process import code_version
 from study.process.code_version import MARKER, CodeVersion
 from study.storage import locks
-from study.storage.files import locked, read_json, write_json
+from study.storage.files import locked, naming, read_json, write_json
 from study.storage.layout import StudyFolder
 from study.storage.secrets import secret_finder
 
@@ -174,7 +174,7 @@ def _write(original: Path, path: Path, data: bytes) -> None:
     """Write one file durably, with the time of its last change, for those to read who may read the original."""
     path.parent.mkdir(parents=True, exist_ok=True)
     about = original.stat()
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -173,7 +173,7 @@ class StudyLauncher(Launcher):
 def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
     """Return the override list of each combination of the lists; of a key given twice, the last counts.
 
-    ValueError for a continuous range: a grid cannot list its values.
+    ValueError for a continuous range, whose values a grid cannot list, and for a list of no values.
     """
     lists: dict[str, list[str]] = {}
     for override in overrides:
@@ -182,6 +182,10 @@ def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
             lists[key] = [f"{key}={override.get_value_element_as_str()}" if "=" in _line(override) else key]
         elif override.is_discrete_sweep():
             lists[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not lists[key]:
+                raise ValueError(
+                    f"{_line(override)} lists no value: in range(start,stop) the stop must be the larger one"
+                )
         else:
             raise ValueError(
                 f"{_line(override)} is a continuous range, whose values a grid cannot list: "

@@ -10,6 +10,8 @@ from train.spec.counts import head_dim, kv_heads, mlp_width
 from train.spec.experts import resolve_experts
 
 SCALED_FROM_A_LENGTH = ("yarn", "llama3")
+MOST_LAYERS = 10_000
+"""Far above any model; costs are summed layer by layer."""
 
 
 def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
@@ -17,6 +19,8 @@ def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
     for name in ("width", "layers", "mlp_width", "rope_theta", "init_std"):
         if (value := getattr(model, name)) is not None:
             _check_positive(name, value)
+    if model.layers > MOST_LAYERS:
+        raise ValueError(f"model.layers={model.layers} is not allowed: 1 to {MOST_LAYERS}")
     if model.norm_eps < 0:  # 0 is a matter of train.spec.deprecated
         _check_positive("norm_eps", model.norm_eps)
     head = head_dim(model)
