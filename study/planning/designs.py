@@ -19,6 +19,7 @@ from sweeps.designs.trunk_and_branch import Part, trunk_and_branch
 from train.spec import scaling_rules
 from train.spec.config import ModelConfig, ScheduleConfig
 from train.spec.counts import flops_per_token, params
+from train.spec.decoder import check_depth
 from train.spec.manifest import BYTES_VOCABULARY
 
 
@@ -218,6 +219,7 @@ def _shape(config: StudyConfig, width: int, layers: int | None) -> Shape:
     if search.aspect_ratio <= 0:
         raise ValueError(f"search.aspect_ratio={search.aspect_ratio} is not allowed: it must be positive")
     depth = layers if layers is not None else max(search.min_layers, 1, round(width / search.aspect_ratio))
+    check_depth(depth)
     model, vocab_size = _model(config, width, depth), _vocabulary(config)
     return Shape(
         width=width,

@@ -19,8 +19,7 @@ def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
     for name in ("width", "layers", "mlp_width", "rope_theta", "init_std"):
         if (value := getattr(model, name)) is not None:
             _check_positive(name, value)
-    if model.layers > MOST_LAYERS:
-        raise ValueError(f"model.layers={model.layers} is not allowed: 1 to {MOST_LAYERS}")
+    check_depth(model.layers)
     if model.norm_eps < 0:  # 0 is a matter of train.spec.deprecated
         _check_positive("norm_eps", model.norm_eps)
     head = head_dim(model)
@@ -95,6 +94,12 @@ def _original_length(model: ModelConfig, sequence_length: int) -> int | None:
         _check_positive("rope_original_length", model.rope_original_length)
         return model.rope_original_length
     return max(1, round(sequence_length / factor))
+
+
+def check_depth(layers: int) -> None:
+    """Raise ValueError for a number of layers that no model has."""
+    if layers > MOST_LAYERS:
+        raise ValueError(f"model.layers={layers} is not allowed: 1 to {MOST_LAYERS}")
 
 
 def _check_positive(name: str, value: float) -> None:
