@@ -22,7 +22,7 @@ from study.tracking.mlflow_store import ENVIRONMENT
 from tests.environment import python_path
 from tests.study.support import made
 from tests.study.support.studies import LIMIT_SECONDS, TRAINER, make_study, run_to_end, wait_until
-from tests.warm import Started, fresh, warm
+from tests.warm import fresh, warm
 from train.spec.interrupts import guarded
 from train.spec.manifest import read_manifest
 
@@ -31,8 +31,6 @@ STARTING = ("runpy", "site", "init_sys_streams", "def guarded(")
 """What a traceback names where Python had not come to the command yet."""
 MOMENTS = {"prepare": 50, "sweep": 20, "fit": 20, "status": 60, "watch": 40, "sync": 10}
 """How often each command is interrupted: 200 times in all, the ones that take longest less often."""
-SIDE_BY_SIDE = {"watch": 5}
-"""How many of a command run at once: it waits for others nearly all of the time."""
 MLFLOW = ("mlflow.tracking.client", "mlflow.store.tracking.sqlalchemy_store", "study.tracking.syncer")
 SOURCE = ("data.name=text", "data.tokenizer=bytes", "data.vocab_size=257", "data.validation_fraction=0.2")
 
@@ -176,60 +174,33 @@ def test_ctrl_c_at_any_moment_is_one_line_and_130(name: str, templates: Path, tm
     longest = 1.5
     interrupted = begun = 0
     while interrupted < MOMENTS[name]:
-        several = []
-        for _ in range(SIDE_BY_SIDE.get(name, 1)):
-            begun += 1
-            assert begun < 5 * MOMENTS[name], f"{interrupted} of {begun} runs were interrupted"
-            # Now and then with all of its imports, most of the time without: they are seconds of a core each time.
-            start = warmed.start if begun % 12 else fresh
-            several.append(Begun.of(case, start, tmp_path / str(begun), draw.uniform(0.0, longest)))
-        for run in sorted(several, key=lambda run: run.due):
-            over = run.interrupt()
-            _, said = run.process.communicate(timeout=LIMIT_SECONDS)
-            code = run.process.returncode
-            if code in case.done:
-                longest = min(longest, max(0.05, over))
-            elif ("in guarded" not in said or "def guarded(" in said) and "Traceback" in said:
-                assert any(word in said for word in STARTING)
-            else:
-                # Once a command is over, Python itself dies of the signal: to a shell the same 130.
-                assert code in (130, -signal.SIGINT), (run.moment, said)
-                assert "Traceback" not in said, (run.moment, said)
-                assert "xception" not in said, (run.moment, said)
-                interrupted += 1
-            case.whole(run.folder)
-            shutil.rmtree(run.folder)
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A command that runs in a folder of its own since `began` [s] and is interrupted `moment` seconds later."""
-
-    process: Started
-    folder: Path
-    began: float
-    moment: float
-
-    @classmethod
-    def of(cls, case: Case, start: Callable[..., Started], folder: Path, moment: float) -> Begun:
-        """Fill the folder and start the command there."""
+        begun += 1
+        assert begun < 5 * MOMENTS[name], f"{interrupted} of {begun} runs were interrupted"
+        folder = tmp_path / str(begun)
         folder.mkdir()
         case.made(folder)
+        # Now and then with all of its imports, most of the time without: they are seconds of a core each time.
+        start = warmed.start if begun % 12 else fresh
         process = start(case.module, *case.words, cwd=folder, env=environment())
-        return cls(process, folder, time.monotonic(), moment)
-
-    @property
-    def due(self) -> float:
-        """When it is interrupted, on the clock of `began`."""
-        return self.began + self.moment
-
-    def interrupt(self) -> float:
-        """Send Ctrl-C at its moment, or once it has ended; return how long it had run by then [s]."""
-        while self.process.poll() is None and time.monotonic() < self.due:
+        moment = draw.uniform(0.0, longest)
+        began = time.monotonic()
+        while process.poll() is None and time.monotonic() < began + moment:
             time.sleep(0.002)
-        over = time.monotonic() - self.began
-        self.process.send_signal(signal.SIGINT)
-        return over
+        over = time.monotonic() - began
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=LIMIT_SECONDS)
+        if process.returncode in case.done:
+            longest = min(longest, max(0.05, over))
+        elif ("in guarded" not in said or "def guarded(" in said) and "Traceback" in said:
+            assert any(word in said for word in STARTING)
+        else:
+            # Once a command is over, Python itself dies of the signal: to a shell the same 130.
+            assert process.returncode in (130, -signal.SIGINT), (moment, said)
+            assert "Traceback" not in said, (moment, said)
+            assert "xception" not in said, (moment, said)
+            interrupted += 1
+        case.whole(folder)
+        shutil.rmtree(folder)
 
 
 def test_the_first_look_of_watch_is_left_at_once(templates: Path, tmp_path: Path) -> None:
