@@ -62,6 +62,7 @@ def measure(wanted: Wanted, out: Path, say: Callable[[str], None]) -> bool:
     command = [*interpreter(), "-m", MODULE, "--out", str(out), "--backend", wanted.backend]
     command += ["--sizes", ",".join(map(str, wanted.sizes)), "--collectives", ",".join(wanted.collectives)]
     command += ["--seconds", str(wanted.seconds)]
+    command += ["--ceilings"] if wanted.profile is not None else []
     base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     base |= {"WORLD_SIZE": str(wanted.ranks)}
     processes = {}

@@ -118,10 +118,7 @@ def device_lines(device: Compute | None) -> list[str]:
     """Return lines for people of a device's ceilings."""
     if device is None:
         return []
-    rates = [
-        (f"{one.of}", one.format, f"{one.per_second / 1e12:,.1f} TFLOP/s")
-        for one in (*device.matmul, *device.attention)
-    ]
+    rates = [(f"{one.of}", one.format, flops(one.per_second)) for one in (*device.matmul, *device.attention)]
     lines = ["", *text.aligned([("product or attention", "format", "rate"), *rates], right=(2,))]
     named = (("copy (read and written)", device.copy), ("host to device", device.host_to_device))
     lines += [f"{name}: {rate(value)}" for name, value in named if value is not None]
@@ -197,6 +194,7 @@ def profile_of(results: Results, fits: Fits, name: str, today: datetime.date) ->
         levels=tuple(levels),
         kind="measured",
         note=_note(errors),
+        device="cpu" if results.about.get("backend") == "gloo" else "cuda",
         compute=_rounded_rates(results.device or Compute()),
         points=points,
     )
@@ -243,6 +241,12 @@ def time(seconds: float) -> str:
         if seconds >= factor:
             return f"{seconds / factor:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} us"
+
+
+def flops(per_second: float) -> str:
+    """Return a rate of arithmetic: 694.0 TFLOP/s, of a CPU 61.2 GFLOP/s."""
+    unit, factor = ("TFLOP/s", 1e12) if per_second >= 1e12 else ("GFLOP/s", 1e9)
+    return f"{per_second / factor:,.1f} {unit}"
 
 
 def rate(per_second: float) -> str:

@@ -15,14 +15,20 @@ _LONG = 1 << 16
 """Vocabularies up to this size are stored in two bytes a token, larger ones in four."""
 
 
-def write_corpus(root: Path, vocabulary: int, train_tokens: int = TOKENS["train"]) -> None:
+def write_corpus(
+    root: Path,
+    vocabulary: int,
+    train_tokens: int = TOKENS["train"],
+    validation_tokens: int = TOKENS["validation"],
+    corpus: str = NAME,
+) -> None:
     """Write the corpus below `root`. Every second token follows from the one before it: something to learn."""
-    folder = root / f"{NAME}-bpe{vocabulary}"
+    folder = root / f"{corpus}-bpe{vocabulary}"
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     draw = random.Random(0)
     splits = {}
-    for name, count in (TOKENS | {"train": train_tokens}).items():
+    for name, count in (("train", train_tokens), ("validation", validation_tokens)):
         tokens, index = folder / f"{name}-00000.bin", folder / f"{name}-00000.idx"
         drawn = array("H" if vocabulary <= _LONG else "I")
         for _ in range(-(-count // 2)):
@@ -35,7 +41,7 @@ def write_corpus(root: Path, vocabulary: int, train_tokens: int = TOKENS["train"
     tokenizer = TokenizerFile("bpe", vocabulary, _sha256(folder / "tokenizer.json"), "tokenizer.json")
     manifest = Manifest(
         format=FORMAT,
-        name=NAME,
+        name=corpus,
         tokenizer=tokenizer,
         separator_token=0,
         splits=splits,

@@ -12,13 +12,14 @@ from typing import Protocol
 from study import text as terminal
 from study.commands import add_json, emit
 from study.planning.reply import Reply
+from train.spec.interrupts import WRONG
 
 PLANS = {
     "memory": ("study.planning.memory.plan", "what each GPU holds, by component, and whether that fits"),
     "step": ("study.planning.step.plan", "how long a step takes on a layout, by what it goes to"),
     "parallel": (
-        "study.planning.parallel.plan",
-        "which layout of so many GPUs is predicted to be fastest, and why",
+        "study.bench.layouts",
+        "which layout of so many GPUs is predicted to be fastest, and why; measure=true runs the first few",
     ),
 }
 """What can be planned: the module that answers, and what it says."""
@@ -59,4 +60,4 @@ def run(options: argparse.Namespace) -> int:
         terminal.show(found.text)
     if found.refusal:
         print(f"study plan: {found.refusal}", file=sys.stderr)
-    return 2 if found.refusal else 0
+    return WRONG if found.refusal else found.code

@@ -11,6 +11,7 @@ import json
 import platform
 import socket
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from train.measure.device import ceilings
+from train.measure.device import ceilings, cpu_ceilings
 from train.measure.links import levels_of, measure
 from train.runtime.distributed import World, join, leave, world_of
 from train.spec.communication.messages import COLLECTIVES
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", type=_sizes, required=True, metavar="BYTES,…", help="of messages [bytes]")
     parser.add_argument("--collectives", type=_names, default=COLLECTIVES, metavar="NAME,…")
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each size is timed [s]")
+    parser.add_argument("--ceilings", action="store_true", help="without GPUs: also what a rank's CPU computes")
     options = parser.parse_args(arguments)
     world = world_of()
     if options.backend == "nccl" and not torch.cuda.is_available():
@@ -67,6 +69,9 @@ def _run(options: argparse.Namespace, world: World, device: torch.device) -> Non
             note("point", asdict(found))
     if device.type == "cuda" and world.writes:
         note("device", asdict(ceilings(device)))
+    elif device.type == "cpu" and options.ceilings:
+        world.gather(True)  # together: ranks of a host share its memory and its power
+        note("device", asdict(cpu_ceilings(Counter(hosts)[socket.gethostname()])))
     note("done", True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,10 @@ NARROW = (
 )  # fmt: skip
 COPIED, SENT = 1 << 30, 1 << 28
 """Bytes that are copied within the device, and from the host."""
+CPU_SIDES = {"fp32": (256, 512, 1024), "bf16": (256, 512)}
+"""Sides of square products on a CPU. In bf16 few have instructions for it, and it is slow."""
+CPU_COPIED, CPU_CALLS = 1 << 26, 2
+"""Bytes that a CPU copies, more than its caches hold; calls of a round."""
 LAUNCHES = 1000
 ATTENTION = ((2, 32, 8192, 128), (8, 16, 4096, 128), (64, 12, 1024, 64), (80, 6, 512, 64))
 """Sequences, heads, length, channels of a head."""
@@ -41,6 +46,22 @@ def ceilings(device: torch.device, say: Callable[[str], None] = lambda text: Non
         launch=launch_seconds(device),
         memory=float(torch.cuda.get_device_properties(device).total_memory),
     )
+
+
+def cpu_ceilings(ranks: int) -> Compute:
+    """Return what a process reaches on the CPU now, with as many threads as torch has; takes some seconds.
+
+    ranks: processes of this host, each of which has an equal part of its memory.
+    """
+    device = torch.device("cpu")
+    rates = []
+    for name, sides in CPU_SIDES.items():
+        for side in sides:
+            a, b = (torch.randn(side, side, dtype=FORMATS[name]) for _ in range(2))
+            seconds = seconds_of(partial(torch.matmul, a, b), device, CPU_CALLS)
+            rates.append(Rate(f"{side} x {side} x {side}", name, 2 * side**3 / seconds))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / ranks
+    return Compute(matmul=tuple(rates), copy=copy_rate(device, CPU_COPIED, CPU_CALLS), memory=memory)
 
 
 def matmul_rates(device: torch.device, shapes: tuple[tuple[int, int, int], ...] = ()) -> Iterator[Rate]:
@@ -83,11 +104,11 @@ def attention_rates(device: torch.device, sequences: int, heads: int, length: in
     yield _rate(f"{of}, forward and backward", "bf16", 7 * product, both, device)
 
 
-def copy_rate(device: torch.device, size: int) -> float:
+def copy_rate(device: torch.device, size: int, calls: int = CALLS) -> float:
     """Return the rate of copies within the device's memory [B/s], bytes read and written."""
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
-    return 2 * size / seconds_of(lambda: target.copy_(source), device)
+    return 2 * size / seconds_of(lambda: target.copy_(source), device, calls)
 
 
 def host_rate(device: torch.device, size: int) -> float:

@@ -117,7 +117,8 @@ def answer(question: Question, model: Model) -> Answer:
 
 def needed(candidate: Candidate) -> int:
     """Return what the fullest GPU has to have [bytes]."""
-    return sheet(candidate.config, candidate.axes).needed
+    config = candidate.config
+    return sheet(config, candidate.axes, config.runtime.device).needed
 
 
 def cure(question: Question) -> Change | None:

@@ -15,8 +15,13 @@ WIDTH = 9.0
 """Of the picture [inches]."""
 
 
-def draw(bars: Sequence[tuple[str, Mapping[str, float]]], title: str, out: Path) -> list[Path]:
-    """Draw named bars of parts [s], the first on top, as parallel.svg and parallel.png in `out`; return the files."""
+def draw(
+    bars: Sequence[tuple[str, Mapping[str, float]]], title: str, out: Path, marks: Mapping[int, float]
+) -> list[Path]:
+    """Draw named bars of parts [s], the first on top, as parallel.svg and parallel.png in `out`; return the files.
+
+    marks: what was measured of some [s], by place from 1.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -31,10 +36,13 @@ def draw(bars: Sequence[tuple[str, Mapping[str, float]]], title: str, out: Path)
         starts = [start + size for start, size in zip(starts, sizes, strict=True)]
     for place, (name, _) in enumerate(bars):
         axes.annotate(name, (0, place - 0.27), fontsize=7, va="bottom", annotation_clip=False)
+    if marks:
+        at, taken = [place - 1 for place in marks], [1e3 * value for value in marks.values()]
+        axes.plot(taken, at, "|", color="black", markersize=16, markeredgewidth=2, label="measured")
     axes.set_ylim(len(bars) - 0.5, -0.8)
-    axes.set_xlabel("predicted time of a step [ms]")
+    axes.set_xlabel("predicted time of a step [ms]" if not marks else "time of a step, predicted and measured [ms]")
     figure.suptitle(title, fontsize=9, x=0.01, ha="left")
-    figure.legend(fontsize=7, loc="outside lower center", ncols=len(COLOURS), frameon=False)
+    figure.legend(fontsize=7, loc="outside lower center", ncols=len(COLOURS) + bool(marks), frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     found = [out / "parallel.svg", out / "parallel.png"]

@@ -8,42 +8,51 @@ from pathlib import Path
 
 from study.config.single import composed
 from study.planning.memory import words as say
+from study.planning.parallel import measured as ran
 from study.planning.parallel import words as told
 from study.planning.parallel.answer import Answer, answer
 from study.planning.parallel.figure import draw
-from study.planning.parallel.question import Question, ask
+from study.planning.parallel.measured import Measurement
+from study.planning.parallel.question import ask
 from study.planning.reply import Reply
 from train.spec.step_time import step_time
 
 
-def reply(words: Sequence[str]) -> Reply:
+def answered(words: Sequence[str]) -> Answer:
     """Return the answer to the words; ValueError for what the user can put right."""
-    question = ask(words, composed)
-    found = answer(question, step_time)
-    title, tables, said = told.title(question), told.tables(found), told.verdict(found)
+    return answer(ask(words, composed), step_time)
+
+
+def reply(words: Sequence[str], found: Answer, measured: Measurement | None = None) -> Reply:
+    """Return an answer to the words, and what of it was measured, as text, fields and files."""
+    title, tables, said = told.title(found.question), told.tables(found), told.verdict(found)
+    if measured is not None:
+        tables = [*tables, ran.table(found, measured)]
+        said = f"{said} {ran.verdict(found, measured)}"
     refused = "" if found.best else said
-    fields = told.fields(found)
-    page = say.markdown(title, tables, said, f"python -m study plan parallel {shlex.join(words)}")
+    command = f"python -m study plan parallel {shlex.join(words)}"
+    page, text = say.markdown(title, tables, said, command), say.text(title, tables, "" if refused else said)
     if found.best:
         page += f"\n```text\n{told.command(found)}\n```\n"
-    files = _written(question, page, found)
-    text = say.text(title, tables, "" if refused else said)
-    if found.best:
         text += f"\n\n{told.command(found)}"
-    return Reply(text, {**fields, "files": files}, refused)
+    fields = told.fields(found)
+    fields["measured"] = None if measured is None else ran.fields(found, measured)
+    fields["files"] = _written(page, found, measured)
+    return Reply(text, fields, refused, 0 if measured is None else measured.code)
 
 
-def _written(question: Question, page: str, found: Answer) -> list[str]:
+def _written(page: str, found: Answer, measured: Measurement | None) -> list[str]:
     """Write the page, the rows and the picture where the question names a folder; return the files."""
-    out = question.out
+    out = found.question.out
     if out is None:
         return []
     out.mkdir(parents=True, exist_ok=True)
     markdown, rows = out / "parallel.md", out / "parallel.csv"
     markdown.write_text(page, "utf-8")
-    rows.write_text(told.rows(found), "utf-8")
+    rows.write_text(told.rows(found, ran.columns(measured)), "utf-8")
     pictures: list[Path] = []
     if found.best:
         bars = [(told.in_short(one.candidate), told.grouped(one.time)) for one in found.best]
-        pictures = draw(bars, told.title(question), out)
+        marks = {} if measured is None else {one.place: one.seconds for one in measured.rows if one.seconds is not None}
+        pictures = draw(bars, told.title(found.question), out, marks)
     return [str(path) for path in (markdown, rows, *pictures)]

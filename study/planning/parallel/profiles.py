@@ -15,10 +15,21 @@ MEANING = "profile of the machine: a name in conf/cluster/measured, or the path 
 MEMORY = "cluster.gpu_memory_gb"
 
 
-def profile(said: str) -> ClusterProfile:
-    """Return the profile of that name in conf/cluster/measured, or in that file; ValueError says which there are."""
-    folder = conf_folder() / "cluster" / "measured"
-    there = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+def names() -> list[str]:
+    """Return the names of the profiles in conf/cluster/measured."""
+    return list(_there())
+
+
+def _there() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((conf_folder() / "cluster" / "measured").glob("*.yaml"))}
+
+
+def profile(said: str, key: str = "cluster") -> ClusterProfile:
+    """Return the profile of that name in conf/cluster/measured, or in that file; ValueError says which there are.
+
+    key: what says it.
+    """
+    there = _there()
     if said in there:
         return read_profile(there[said])
     path = Path(said)
@@ -26,9 +37,9 @@ def profile(said: str) -> ClusterProfile:
         return read_profile(path)
     begins = [name for name in there if name.startswith(path.stem)]
     near = begins or difflib.get_close_matches(path.stem, there, n=1, cutoff=0.3)
-    meant = f"did you mean cluster={near[0]}? " if near else ""
+    meant = f"did you mean {key}={near[0]}? " if near else ""
     raise ValueError(
-        f"cluster={said} is no profile: {meant}there are {', '.join(there)}, or give the path of one "
+        f"{key}={said} is no profile: {meant}there are {', '.join(there)}, or give the path of one "
         "(python -m study bench comm writes one)"
     )
 

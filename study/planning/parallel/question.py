@@ -19,10 +19,13 @@ OWN = {
     "cluster": profiles.MEANING,
     "gpus": "how many GPUs there are; default: one full domain of the profile, such as a host",
     "top": "how many layouts are listed; default: 10",
+    "measure": "true: also run the 3 fastest for some steps; a number: so many of them",
+    "steps": "measure=: how many steps of each, of which the second half is timed; default: 10",
     "out": "folder of parallel.md, parallel.csv, parallel.svg and parallel.png",
 }
 """Words beside keys and groups, with what they mean."""
-TOP = 10
+TOP, MEASURED, STEPS = 10, 3, 10
+LEAST_STEPS = 4
 SEARCHED = (
     "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp", "parallel.tp", "parallel.pp", "parallel.zero",
     "parallel.pp_schedule", "parallel.pp_stages", "parallel.micro_batch_sequences", "memory.checkpointing",
@@ -33,10 +36,19 @@ FORMATS = ("bf16", "fp8")
 
 
 @dataclass(frozen=True)
+class Measuring:
+    """What is to be run of the answer: so many layouts, the fastest first, and so many steps of each."""
+
+    top: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class Question:
     """What is searched: a resolved run, GPUs of so much memory [bytes] as a profile joins them, and what stays.
 
     fixed: the keys of SEARCHED that stay as the run has them. words: those that composed the run, to repeat them.
+    measuring: what is to be run as well; None: nothing.
     """
 
     config: RunConfig
@@ -47,6 +59,12 @@ class Question:
     top: int = TOP
     out: Path | None = None
     words: tuple[str, ...] = field(default=())
+    measuring: Measuring | None = None
+
+    @property
+    def device(self) -> str:
+        """What trains: cuda or cpu. A rank of a CPU is called a GPU in questions and answers, too."""
+        return self.config.runtime.device
 
     def stays(self, key: str) -> bool:
         """Say whether a key is not searched."""
@@ -57,19 +75,50 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     """Return the question that words ask; ValueError names the word, its value and what would do."""
     own, rest = own_words.split(words, OWN)
     if "cluster" not in own:
-        raise ValueError(f"cluster= is missing: give the {OWN['cluster']}, such as cluster=h200_x8_400g")
+        raise ValueError(
+            f"cluster= is missing: give the {OWN['cluster']}; there are {', '.join(profiles.names())} "
+            "(python -m study bench comm profile=FILE.yaml writes one of this machine)"
+        )
     found = profiles.profile(own["cluster"])
     gpus = own_words.number("gpus", own.get("gpus")) or profiles.innermost(found)
-    top = own_words.number("top", own.get("top")) or TOP
+    measuring = _measuring(own)
+    top = max(own_words.number("top", own.get("top")) or TOP, 0 if measuring is None else measuring.top)
     given = _given(rest)
     study = compose(rest)
-    run = _searchable(study.run(), given)
+    memory = profiles.memory(found, rest, study.cluster.gpu_memory_gb)
+    asked = about(study.run(), found, gpus, memory, given)
+    out = own_words.folder(own, OWN)
+    return replace(asked, top=top, out=out, words=tuple(rest), measuring=measuring)
+
+
+def about(run: RunConfig, found: ClusterProfile, gpus: int, memory: int, given: Mapping[str, str]) -> Question:
+    """Return the question about a run, resolved or not, on so many GPUs of so much memory [bytes].
+
+    given: the keys that stay as the run has them, by name. ValueError where the GPUs or the profile cannot be.
+    """
+    run = _searchable(_on_device(run, found), given)
     fixed = _fixed(run, given)
     profiles.check_ranks(found, gpus, _pinned(run, fixed))
     if "precision.name" in fixed:
         found.compute.matmul_rate(run.precision.name)
-    memory = profiles.memory(found, rest, study.cluster.gpu_memory_gb)
-    return Question(resolve(run), gpus, found, memory, fixed, top, own_words.folder(own, OWN), tuple(rest))
+    return Question(resolve(run), gpus, found, memory, fixed)
+
+
+def _measuring(own: Mapping[str, str]) -> Measuring | None:
+    said, steps = own.get("measure", "false"), own_words.number("steps", own.get("steps"))
+    if said == "false":
+        if steps is not None:
+            raise ValueError(f"steps={steps} says how long layouts are run: give measure=true as well, or leave it out")
+        return None
+    if said != "true" and (not said.isdecimal() or int(said) < 1):
+        raise ValueError(f"measure={said} is not allowed: true, false, or how many of the fastest are run")
+    if steps is not None and steps < LEAST_STEPS:
+        raise ValueError(
+            f"steps={steps} is not allowed: {LEAST_STEPS} or more, as the first half of them, which compiles and "
+            "warms up, is not timed"
+        )
+    steps = steps or STEPS
+    return Measuring(MEASURED if said == "true" else int(said), steps + steps % 2)
 
 
 def _given(words: Sequence[str]) -> Mapping[str, str]:
@@ -88,10 +137,22 @@ def _given(words: Sequence[str]) -> Mapping[str, str]:
     return given
 
 
+def _on_device(run: RunConfig, found: ClusterProfile) -> RunConfig:
+    """Return the run on what the profile is of; ValueError where it is to train on something else."""
+    said, device = run.runtime.device, found.device
+    if said not in ("auto", device):
+        raise ValueError(
+            f"runtime.device={said}, but cluster profile {found.name} is of device: {device}: leave runtime.device "
+            "out, or choose another profile"
+        )
+    return replace(run, runtime=replace(run.runtime, device=device))
+
+
 def _searchable(run: RunConfig, given: Mapping[str, str]) -> RunConfig:
-    """Return the run on a GPU, with layouts open that the words leave open."""
-    run = replace(run, runtime=replace(run.runtime, device="cuda"))
-    if not {"precision", "precision.name"} & set(given):
+    """Return the run with layouts open that the words leave open; on a CPU in its own format, no block compiled."""
+    if run.runtime.device == "cpu":
+        run = replace(run, compile=replace(run.compile, blocks=run.compile.blocks or False))
+    elif not {"precision", "precision.name"} & set(given):
         run = replace(run, precision=replace(run.precision, name="bf16"))
     defaults: dict[str, Any] = {"dp_replicate": 1, "dp_shard": None, "cp": 1, "tp": 1, "pp": 1}
     axes = {
@@ -109,6 +170,8 @@ def _fixed(run: RunConfig, given: Mapping[str, str]) -> frozenset[str]:
         section, _, name = key.partition(".")
         if key in named and getattr(getattr(run, section), name) is not None:
             found.add(key)
+    if run.runtime.device == "cpu":
+        found |= {"compile.blocks", "precision.name"}
     return frozenset(found)
 
 

@@ -40,6 +40,11 @@ class Room:
     _kept: dict[Key, Kept] = field(default_factory=dict)
     _least: dict[int, tuple[Layout, tuple[Weights, ...], Kept, Kept]] = field(default_factory=dict)
 
+    @property
+    def _offload(self) -> str:
+        """What lies in host memory: nothing without a GPU."""
+        return self.question.config.memory.offload if self.question.device == "cuda" else "none"
+
     def memory(self, candidate: Candidate) -> float:
         """Return bytes that each GPU has to have at least: states, what waits for backward passes, what is gathered."""
         config, axes, size = candidate.layout.config, candidate.layout.axes, candidate.sequences
@@ -60,14 +65,14 @@ class Room:
             busy = waiting * (tokens * each - blocks)  # a block's bytes are rounded
             if part.sharded and (config.parallel.zero < 3 or axes.pp > 1):
                 busy += kept.number_bytes(config) * part.gathered
-            on_gpu = config.memory.offload != "parameters"
+            on_gpu = self._offload != "parameters"
             gradients = 4 * part.shard if on_gpu else 0
             if on_gpu and (part.ddp or count > 1) and not (part.sharded and axes.pp > 1):
                 busy += gradients
             most = max(most, weights.states + max(busy, gradients))
-        sharded = ranks[0].part.sharded
-        beside = outside.context("cuda") + outside.nccl(outside.communicators(axes, sharded), "cuda")
-        return most + outside.margin(int(most), sharded, "cuda") - 1 + beside
+        sharded, device = ranks[0].part.sharded, self.question.device
+        beside = outside.context(device) + outside.nccl(outside.communicators(axes, sharded), device)
+        return most + outside.margin(int(most), sharded, device) - 1 + beside
 
     def _of(self, layout: Layout) -> tuple[Layout, tuple[Weights, ...], Kept, Kept]:
         found = self._least.get(id(layout))
@@ -79,7 +84,7 @@ class Room:
         config, axes = layout.config, layout.axes
         parallel, memory = config.parallel, config.memory
         how = strategy(parallel, axes)
-        key = (axes.fsdp, axes.tp, axes.pp, parallel.pp_schedule, parallel.pp_stages, how, memory.offload)
+        key = (axes.fsdp, axes.tp, axes.pp, parallel.pp_schedule, parallel.pp_stages, how, self._offload)
         ranks = self._weights.get(key)
         if ranks is None:
             ranks = self._weights[key] = tuple(self._rank(layout, rank) for rank in {0, axes.pp - 1})
@@ -90,12 +95,12 @@ class Room:
     def _rank(self, layout: Layout, rank: int) -> Weights:
         config, axes = layout.config, layout.axes
         part = held.part_of(config, axes, rank)
-        offload = config.memory.offload
+        offload = self._offload
         moments = held.moments(config, part, axes.fsdp, axes.tp, axes.ep) if offload == "none" else 0
         return Weights(rank, moments + (4 * part.shard if offload != "parameters" else 0), part)
 
     def _mode(self, layout: Layout, mode: str) -> Kept:
         key = (mode, layout.config.precision.name)
         if key not in self._kept:
-            self._kept[key] = kept.block(layout.config, "cuda", mode, 1)
+            self._kept[key] = kept.block(layout.config, self.question.device, mode, 1)
         return self._kept[key]

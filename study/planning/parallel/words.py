@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from study import text
 from study.planning.memory.words import Table, gb
 from study.planning.parallel.answer import Answer, StepTime, as_words, settings
 from study.planning.parallel.profiles import peak
@@ -21,7 +22,8 @@ def title(question: Question) -> str:
     """Return the question in a line."""
     config, profile = question.config, question.profile
     model = config.model
-    gpus = f"{question.gpus} GPU{'s' if question.gpus > 1 else ''} of {question.memory / 1e9:g} GB"
+    each = "GPU" if question.device == "cuda" else "CPU rank"
+    gpus = f"{text.counted(question.gpus, each)} of {question.memory / 1e9:.4g} GB"
     batch = f"{config.batch.tokens:,} tokens a step in sequences of {config.data.sequence_length:,}"
     return f"{model.width} x {model.layers} on {gpus} ({profile.name}, {profile.kind}), {batch}"
 
@@ -92,7 +94,9 @@ def _parts(candidate: Candidate) -> list[str]:
 
 def mesh_of(axes: Axes) -> str:
     """Return a mesh in a phrase: axes of more than one rank."""
-    return " x ".join(f"{told} {size}" for name, told in SHORT.items() if (size := getattr(axes, name)) > 1) or "1 GPU"
+    return (
+        " x ".join(f"{told} {size}" for name, told in SHORT.items() if (size := getattr(axes, name)) > 1) or "one rank"
+    )
 
 
 def seconds(value: float) -> str:
@@ -151,13 +155,16 @@ def times(time: StepTime) -> dict[str, float]:
     return {"compute": time.compute, "launch": time.launch, **exposed, "bubble": time.bubble, "update": time.update}
 
 
-def rows(answer: Answer) -> str:
-    """Return the listed layouts as CSV, one a row; sizes in bytes, times in seconds."""
+def rows(answer: Answer, more: Mapping[int, Mapping[str, Any]] | None = None) -> str:
+    """Return the listed layouts as CSV, one a row; sizes in bytes, times in seconds.
+
+    more: further columns of those at some places, from 1.
+    """
     flat = []
     for place in range(len(answer.best)):
         one = _layout(answer, place)
         sent = {f"sent_{level}": size for level, size in one.pop("sent").items()}
-        flat.append({**one.pop("settings"), **one, **sent})
+        flat.append({**one.pop("settings"), **one, **sent, **(more or {}).get(place + 1, {})})
     names = list(dict.fromkeys(name for row in flat for name in row))
     lines = [",".join(str(row.get(name, "")) for name in names) for row in flat]
     return "\n".join([",".join(names), *lines]) + "\n"

@@ -19,6 +19,7 @@ from train.spec.from_mapping import read
 from train.spec.mesh import Axes
 
 KINDS = ("measured", "datasheet")
+DEVICES = ("cuda", "cpu")
 
 
 def _one_of(choices: Collection[str]) -> Any:
@@ -115,7 +116,7 @@ class Compute:
 class ClusterProfile:
     """What is known of a cluster, and from where. levels: the innermost first, none for one device alone.
 
-    points: what links were fitted to.
+    points: what links were fitted to. device: what each rank has, a GPU, or a part of a host's CPUs.
     """
 
     name: str
@@ -126,6 +127,7 @@ class ClusterProfile:
     kind: str = _one_of(KINDS)
     levels: tuple[Level, ...] = ()
     note: str = ""
+    device: str = field(default="cuda", metadata={"choices": DEVICES})
     compute: Compute = field(default_factory=Compute)
     points: tuple[Point, ...] = ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from study.config.schema import ClusterConfig, StudyConfig
@@ -17,6 +18,8 @@ from train.spec.config import (
     PrecisionConfig,
 )
 
+CPU = Path(__file__).with_name("cpu.yaml")
+"""A profile of two processes without GPUs."""
 MODEL = ModelConfig(width=1024, layers=8, head_dim=64, kv_heads=4, mlp_width=2816)
 
 
@@ -47,5 +50,6 @@ def config(words: Sequence[str] = (), **changes: Any) -> StudyConfig:
 
 
 def question(*words: str, **changes: Any) -> Question:
-    """Return a question on the profile of hosts with eight H200s."""
-    return ask(["cluster=h200_x8_400g", *words], lambda rest: config(rest, **changes))
+    """Return a question on the profile of hosts with eight H200s, or on that of the words."""
+    cluster = [] if any(word.startswith("cluster=") for word in words) else ["cluster=h200_x8_400g"]
+    return ask([*cluster, *words], lambda rest: config(rest, **changes))

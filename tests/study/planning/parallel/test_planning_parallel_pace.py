@@ -15,7 +15,7 @@ from study.planning.parallel.pace import Pace
 from study.planning.parallel.question import Question
 from study.planning.parallel.search import Priced
 from study.planning.parallel.space import space
-from tests.study.planning.parallel.questions import MODEL, question
+from tests.study.planning.parallel.questions import CPU, MODEL, question
 from train.spec.config import BatchConfig, MemoryConfig, ModelConfig, PrecisionConfig
 from train.spec.step_time import step_time
 
@@ -33,6 +33,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "passes of a pipeline": (("parallel.pp=2", "parallel.pp_micro_batches=8"), {}),
     "offloaded": ((), {"memory": MemoryConfig(offload="optimizer")}),
     "not compiled": ((), {"batch": BatchConfig(tokens=50 * 1024)}),
+    "on a CPU": ((f"cluster={CPU}",), {}),
 }
 
 
@@ -48,7 +49,7 @@ def asked(name: str, gpus: int) -> Question:
 @settings(max_examples=30, deadline=None)
 @given(name=st.sampled_from(sorted(VARIANTS)), gpus=st.sampled_from((1, 2, 8)), seed=st.integers(0, 99))
 def test_no_step_is_shorter_than_its_bounds(name: str, gpus: int, seed: int) -> None:
-    there = asked(name, gpus if name != "passes of a pipeline" else 16)
+    there = asked(name, {"passes of a pipeline": 16, "on a CPU": min(gpus, 2)}.get(name, gpus))
     pace, found = Pace(there), space(there).candidates
     for one in random.Random(seed).sample(list(found), min(len(found), 12)):
         exact = step_time(one.config, one.axes, there.profile).seconds * LAST_DIGITS
