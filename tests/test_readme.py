@@ -212,6 +212,8 @@ def test_a_step_is_timed(checkout: Path) -> None:
 def test_layouts_are_searched(checkout: Path) -> None:
     said = run(block("plan parallel model=8b"), checkout)
     assert "Predicted fastest: shards 64, ZeRO-1, 4 x 4 sequences" in said
+    chosen = run(block("parallel=auto"), checkout)
+    assert "Layout of " in chosen and "Predicted fastest: shards 8, ZeRO-1, 8 x 4 sequences" in chosen
 
 
 def test_links_are_measured(checkout: Path) -> None:

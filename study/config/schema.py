@@ -129,6 +129,11 @@ class ClusterConfig:
     )
     margin: float = key(1.5, "auto: factor on the expected time and memory")
     gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
+    profile: str | None = key(
+        None,
+        "parallel=auto: profile of the machine, a name in conf/cluster/measured or the path of one; its GPUs' memory "
+        "counts where gpu_memory_gb is not given",
+    )
     warm: bool = key(
         True,
         "runs of one process that follow one another in a local slot, a search's worker or a job (points_per_job) are "

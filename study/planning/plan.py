@@ -61,15 +61,24 @@ def make_plan(
     """Return the frozen points, each once, named by the overrides that tell them apart."""
     config = common(composed)
     frozen: dict[str, tuple[Point, ClusterConfig]] = {}
-    keys: list[str] = []
-    for one, run in zip(composed, resolved, strict=True):
-        point = to_point(lineage.bind_parent(run, keys), fingerprints, lineage.name_parent(one.overrides, keys))
-        keys.append(point.key)
+    for point, one in zip(points_of(composed, resolved, fingerprints), composed, strict=True):
         frozen.setdefault(point.key, (point, one.config.cluster))
     shared = _shared([point.overrides for point, _ in frozen.values()])
     derived = lineage.DERIVED if lineage.parents(point for point, _ in frozen.values()) else ()
     points = tuple(p.called(_recognisable(p.overrides, shared, derived)) for p, _ in frozen.values())
     return StudyPlan(folder_of(config), config, points, tuple(c for _, c in frozen.values()), len(composed))
+
+
+def points_of(
+    composed: Sequence[Composed], resolved: Sequence[RunConfig], fingerprints: Mapping[Corpus, str]
+) -> list[Point]:
+    """Return the point of each config in order, its parent bound to the points before it."""
+    points: list[Point] = []
+    keys: list[str] = []
+    for one, run in zip(composed, resolved, strict=True):
+        points.append(to_point(lineage.bind_parent(run, keys), fingerprints, lineage.name_parent(one.overrides, keys)))
+        keys.append(points[-1].key)
+    return points
 
 
 def folder_of(config: StudyConfig) -> StudyFolder:

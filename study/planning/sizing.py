@@ -244,6 +244,8 @@ def _world(run: RunConfig, cluster: ClusterConfig) -> int:
     product = 1
     for axis in given:
         product *= axis or 1
+    if run.parallel.layout == "chosen":
+        return product  # by what the profile's GPUs hold
     worlds = [product] if None not in given else [product * 2**k for k in range(16) if product * 2**k <= MOST_RANKS]
     needs: list[tuple[int, Footprint]] = []
     for world in worlds or [product]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,14 +19,14 @@ from study.planning import devices, sizing
 from study.planning.estimate import RowState, rows, slots, speed
 from study.planning.plan import StudyPlan, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
+from study.planning.written import write
 from study.records import lineage
 from study.records.corpus import remarks
 from study.records.point import Point
-from study.records.points import append_points, known_keys, load_points, resolve_run
-from study.records.settings import reference, settings
-from study.storage import locks
-from study.storage.files import write_atomic
+from study.records.points import known_keys, load_points, resolve_run
+from study.records.settings import reference
 from study.storage.secrets import refuse_secrets
+from study.sweep.layouts import lay_out
 from study.sweep.table import table
 from study.text import counted
 from train.spec.config import RunConfig
@@ -52,7 +51,8 @@ def submit(composed: Sequence[Composed]) -> int:
     at_once = slots(config.cluster, config.run())
     _check_folder(config)
     sites = {name: load(name).site() for name in {one.config.cluster.executor for one in composed}}
-    resolved = [resolve_run(one.config, one.overrides) for one in composed]
+    found = lay_out(composed, [resolve_run(one.config, one.overrides) for one in composed], console.print)
+    composed, resolved = found.composed, found.resolved
     wanted = [(one.config.cluster, run) for one, run in zip(composed, resolved, strict=True)]
     laid_out = [(sizing.layout(cluster, run, sites[cluster.executor]), run) for cluster, run in wanted]
     devices.check(laid_out)
@@ -63,13 +63,13 @@ def submit(composed: Sequence[Composed]) -> int:
     lineage.check(plan.points, _known(plan))
     _check_weights(plan)
     sized = _sized(plan, sites)
-    _show(plan, at_once, [*remarks(resolved, corpora), *devices.slow(laid_out)], console, sites)
+    _show(plan, at_once, [*remarks(resolved, corpora), *devices.slow(laid_out), *found.said], console, sites)
     if config.dry_run:
         for name, jobs in sized.items():
             _show_scripts(plan, load(name), jobs, console, sites[name])
         _show_processes(plan, console)
         return 0
-    _write(plan)
+    write(plan)
     return _execute(plan, console)
 
 
@@ -170,28 +170,6 @@ def _show_processes(plan: StudyPlan, console: Console) -> None:
         if len(points) > SHOWN_COMMANDS:
             sys.stdout.write(f"… and {len(points) - SHOWN_COMMANDS} more\n")
     sys.stdout.write("\ndry_run=true: nothing was submitted, nothing was written.\n")
-
-
-def _write(plan: StudyPlan) -> None:
-    """Write the study's points and the settings of this submission; what is there already stays untouched."""
-    from train.spec.yamlfile import dump
-
-    try:
-        plan.folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"paths.runs={plan.config.paths.runs}: {plan.folder.path} cannot be made ({error.strerror}): name another"
-        ) from None
-    locks.choose(plan.folder.path, plan.config.paths.locks)
-    append_points(plan.folder, plan.points)
-    _update(plan.folder.study, dump(settings(plan.config, plan.folder)))
-    _update(plan.folder.latest, json.dumps({"keys": sorted(point.key for point in plan.points)}) + "\n")
-
-
-def _update(path: Path, text: str) -> None:
-    """Write a file, unless it says so already."""
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        write_atomic(path, text)
 
 
 def _execute(plan: StudyPlan, console: Console) -> int:

@@ -48,6 +48,7 @@ from study.storage.layout import StudyFolder
 from study.watch.follow import INTERRUPTED, StopSignal
 from study.watch.sync_process import SyncProcess
 from study.workers import unit_jobs, waiting
+from study.workers.layout import lay_out
 from sweeps.space import Condition, Domain
 from train.spec.config import RunConfig
 
@@ -71,7 +72,9 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         raise ValueError(
             f"study.name={folder.name}: this study has points that no search made ({len(there):,}): take another name"
         )
-    run = resolve_run(composed.config, composed.overrides)
+    begun = load_settings(folder)
+    composed, layout = lay_out(composed, space, begun)
+    config, run = composed.config, resolve_run(composed.config, composed.overrides)
     site = load(config.cluster.executor).site() if config.cluster.auto else AnySite()
     by_unit = (
         config.search.shape == "jobs"
@@ -82,7 +85,6 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
     wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
-    begun = load_settings(folder)
     wanted = with_rungs_of(begun, wanted)
     refuse_another(folder, wanted)
     # What cannot be is said before anything is done.
@@ -93,7 +95,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         check_first_rung(wanted, [point.config for point in corners])
     count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))
-    for line in _outlook(wanted, folder, config, corners, count):
+    for line in (*_outlook(wanted, folder, config, corners, count), *filter(None, [layout])):
         print(line)
     if config.dry_run:
         if not _local(config):

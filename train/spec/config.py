@@ -301,6 +301,12 @@ class ParallelConfig:
     micro_batch_sequences: int | None = key(
         None, "sequences per forward pass and rank; null: all that a GPU's memory holds, or 1 GiB of it on a CPU"
     )
+    layout: str = key(
+        "given",
+        "given: the keys of this section say it; auto: chosen for each point as plan parallel predicts on "
+        "cluster.profile, before it is submitted; chosen: it was, and these are its keys",
+        ("given", "auto", "chosen"),
+    )
 
 
 @dataclass(frozen=True)
