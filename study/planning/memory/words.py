@@ -203,6 +203,8 @@ def _parameters(answer: Answer) -> Table:
     of = {"embedding": 0, "attention": cost.projections + cost.scores, "mlp": cost.mlp, "norms": 0, "head": cost.head}
     rows = [(name, human(getattr(counts, name)), human(3 * flops)) for name, flops in of.items()]
     rows += [("total", human(counts.total), human(cost.training))]
+    if counts.idle:
+        rows.append(("active", human(counts.active), ""))
     rows += [("without attention scores", "", human(cost.without_attention))]
     rows += [("made again", "", human(answer.chosen.recomputed))]
     return Table(
