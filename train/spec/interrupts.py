@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -21,14 +22,20 @@ _AGAIN_SECONDS = 0.01
 
 
 class _Pressed:
-    """A SIGINT handler that raises KeyboardInterrupt and remembers that it did."""
+    """A SIGINT handler that raises KeyboardInterrupt and remembers that it did.
+
+    While an extension module is initialised it waits: C code, such as that of Cython, may clear the exception.
+    """
 
     def __init__(self) -> None:
         self.ever = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del number
         self.ever = True
+        if _in_extension(frame):
+            _press_again()
+            return
         raise KeyboardInterrupt
 
 
@@ -37,7 +44,8 @@ def guarded(main: Callable[[], int], command: str) -> int:
 
     Where `main` handles KeyboardInterrupt itself, its own words stand. An exception that Ctrl-C turned into another on
     its way (an import that C code gave up, a file that was not read to its end) counts as Ctrl-C. Python drops an
-    exception that is raised inside a finalizer or a callback: this one is raised again a moment later.
+    exception that is raised inside a finalizer or a callback, and so may an extension module that is being imported:
+    this one is raised again a moment later.
     """
     pressed: _Pressed | None = None
     try:  # from the first call on: Python looks for signals wherever a function begins
@@ -96,11 +104,25 @@ def _again(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             hook(unraisable)
             return
-        timer = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
-        timer.daemon = True
-        timer.start()
+        _press_again()
 
     return dropped
+
+
+def _press_again() -> None:
+    """Send this process SIGINT a moment later."""
+    timer = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+
+
+def _in_extension(frame: FrameType | None) -> bool:
+    """Say whether a frame is called from an extension module that is being imported."""
+    while frame is not None:
+        if frame.f_code.co_name == "exec_module" and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

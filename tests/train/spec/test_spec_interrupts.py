@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.machinery import ExtensionFileLoader
+from types import ModuleType
 
 import pytest
 
@@ -56,6 +60,28 @@ def test_an_error_is_none_of_ctrl_c() -> None:
 
     with pytest.raises(RuntimeError, match="wrong"):
         guarded(wrong, "tool")
+
+
+class Swallowing(ExtensionFileLoader):
+    """An extension module whose initialisation clears whatever is raised in it, as Cython's may."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_while_an_extension_module_is_imported_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    begun: list[float] = []
+
+    def imports_and_waits() -> int:
+        Swallowing("module", "module.so").exec_module(ModuleType("module"))
+        begun.append(time.monotonic())
+        time.sleep(10.0)
+        return 0
+
+    assert guarded(imports_and_waits, "tool") == INTERRUPTED
+    assert capsys.readouterr() == ("", "tool: interrupted\n")
+    assert begun, "the import came to its end first"
 
 
 def test_a_module_that_is_no_command_says_what_is(capsys: pytest.CaptureFixture[str]) -> None:
