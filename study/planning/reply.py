@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -19,3 +20,14 @@ class Reply:
     fields: Mapping[str, Any] = field(default_factory=dict)
     refusal: str = ""
     code: int = 0
+
+
+def write(out: Path | None, name: str, page: str, rows: str, draw: Callable[[Path], Sequence[Path]]) -> list[str]:
+    """Write NAME.md, NAME.csv and what `draw` draws into `out`, made if need be; return the files. None: write none."""
+    if out is None:
+        return []
+    out.mkdir(parents=True, exist_ok=True)
+    markdown, table = out / f"{name}.md", out / f"{name}.csv"
+    markdown.write_text(page, "utf-8")
+    table.write_text(rows, "utf-8")
+    return [str(path) for path in (markdown, table, *draw(out))]

@@ -14,7 +14,7 @@ from study.planning.memory.figure import Limit, draw
 from study.planning.memory.question import Generation, Question, ask
 from study.planning.memory.sheet import Answer, answer
 from study.planning.memory.together import Together, together
-from study.planning.reply import Reply
+from study.planning.reply import Reply, write
 from study.text import counted
 from train.spec.accounting.step import COMPONENTS
 
@@ -68,15 +68,9 @@ def _written(
     out: Path | None, text: str, fields: Mapping[str, Any], bars: Mapping[str, Mapping[str, int]], limit: Limit
 ) -> list[str]:
     """Write the page, the rows and the picture where `out` names a folder; return the files."""
-    if out is None:
-        return []
-    out.mkdir(parents=True, exist_ok=True)
-    page, rows = out / "memory.md", out / "memory.csv"
-    page.write_text(text, "utf-8")
-    rows.write_text(say.comma_separated(fields), "utf-8")
-    order = [*COMPONENTS, *dict.fromkeys(name for parts in bars.values() for name in parts)]
-    pictures = draw(bars, sorted(dict.fromkeys(order), key=("margin", "context", "NCCL").__contains__), limit, out)
-    return [str(path) for path in (page, rows, *pictures)]
+    order = dict.fromkeys([*COMPONENTS, *(name for parts in bars.values() for name in parts)])
+    last = sorted(order, key=("margin", "context", "NCCL").__contains__)
+    return write(out, "memory", text, say.comma_separated(fields), lambda folder: draw(bars, last, limit, folder))
 
 
 def _bars(found: Answer) -> dict[str, dict[str, int]]:

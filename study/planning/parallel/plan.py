@@ -14,7 +14,7 @@ from study.planning.parallel.answer import Answer, answer
 from study.planning.parallel.figure import draw
 from study.planning.parallel.measured import Measurement
 from study.planning.parallel.question import ask
-from study.planning.reply import Reply
+from study.planning.reply import Reply, write
 from train.spec.step_time import step_time
 
 
@@ -43,16 +43,12 @@ def reply(words: Sequence[str], found: Answer, measured: Measurement | None = No
 
 def _written(page: str, found: Answer, measured: Measurement | None) -> list[str]:
     """Write the page, the rows and the picture where the question names a folder; return the files."""
-    out = found.question.out
-    if out is None:
-        return []
-    out.mkdir(parents=True, exist_ok=True)
-    markdown, rows = out / "parallel.md", out / "parallel.csv"
-    markdown.write_text(page, "utf-8")
-    rows.write_text(told.rows(found, ran.columns(measured)), "utf-8")
-    pictures: list[Path] = []
-    if found.best:
+
+    def pictures(out: Path) -> list[Path]:
+        if not found.best:
+            return []
         bars = [(told.in_short(one.candidate), told.grouped(one.time)) for one in found.best]
         marks = {} if measured is None else {one.place: one.seconds for one in measured.rows if one.seconds is not None}
-        pictures = draw(bars, told.title(found.question), out, marks)
-    return [str(path) for path in (markdown, rows, *pictures)]
+        return draw(bars, told.title(found.question), out, marks)
+
+    return write(found.question.out, "parallel", page, told.rows(found, ran.columns(measured)), pictures)

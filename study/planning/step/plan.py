@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from study.config.single import composed
 from study.planning import timeline_picture
 from study.planning.memory import words as say
-from study.planning.reply import Reply
+from study.planning.reply import Reply, write
 from study.planning.step import words as told
 from study.planning.step.answer import Answer, answer
 from study.planning.step.figure import draw
@@ -34,20 +35,17 @@ def reply(words: Sequence[str]) -> Reply:
 
 def _written(found: Answer, page: str) -> list[str]:
     """Write the page, the rows and the pictures where the question names a folder; return the files."""
-    out = found.question.out
-    if out is None:
-        return []
-    out.mkdir(parents=True, exist_ok=True)
-    markdown, rows = out / "step.md", out / "step.csv"
-    markdown.write_text(page, "utf-8")
-    rows.write_text(told.rows(found), "utf-8")
-    shown = [part for part in told.parts(found) if part[1] >= SHOWN * found.time.seconds]
-    pictures = draw(shown, told.title(found), out)
-    if found.time.pipeline is not None:
-        timeline = out / "timeline.svg"
-        timeline.write_text(_picture(found.time.pipeline), "utf-8")
-        pictures.append(timeline)
-    return [str(path) for path in (markdown, rows, *pictures)]
+
+    def pictures(out: Path) -> list[Path]:
+        shown = [part for part in told.parts(found) if part[1] >= SHOWN * found.time.seconds]
+        drawn = draw(shown, told.title(found), out)
+        if found.time.pipeline is not None:
+            timeline = out / "timeline.svg"
+            timeline.write_text(_picture(found.time.pipeline), "utf-8")
+            drawn.append(timeline)
+        return drawn
+
+    return write(found.question.out, "step", page, told.rows(found), pictures)
 
 
 def _picture(pipeline: Pipeline) -> str:
