@@ -135,8 +135,17 @@ class Watched:
             if found is not None and step < WARM + self._asked.steps:
                 self.peak[rank] = found
         if step >= self._said + max(1, of // 4):
-            self._said = step
-            self._say(f"{self._name}: step {step} of {of}")
+            self._tell(step, of)
+
+    def ended(self) -> None:
+        """Read what the run wrote after the last look at it, and say its last step."""
+        self.records.look()
+        if self.records.step > self._said:
+            self._tell(self.records.step, self._asked.all_steps)
+
+    def _tell(self, step: int, of: int) -> None:
+        self._said = step
+        self._say(f"{self._name}: step {step} of {of}")
 
 
 def measure(asked: Asked, strategy: Strategy, root: Path, out: Path, say: Callable[[str], None]) -> Row:
@@ -150,7 +159,7 @@ def measure(asked: Asked, strategy: Strategy, root: Path, out: Path, say: Callab
     write_config(folder, config)
     watched = Watched(asked, strategy.name, folder, say)
     done = run_ranks(Launch(folder, asked.ranks, saves=False), watched)
-    watched.records.look()
+    watched.ended()
     kept = keep(folder, out / strategy.name)
     failed = done.failed is not None
     row = Row(strategy.name, error=reason(done)) if failed else row_of(asked, strategy, watched, kept)
