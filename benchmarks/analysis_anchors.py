@@ -132,7 +132,7 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
         0.01582593526,
         1e-9,
     )
-    observed = fit.data.target
+    observed = fit.observed
     yield Anchor(
         name,
         "R2 at them",

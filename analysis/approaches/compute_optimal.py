@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,7 +48,7 @@ def priced(fit: LawFit, rows: Rows) -> tuple[Law, Cost, Interval]:
             f"form={form.name} reads {', '.join(further)} too: python -m analysis.plan form={form.name} at={at} says "
             "the best size for one"
         )
-    sized = dataclasses.replace(rows, params=rows.column(loss_laws.size_column(form)))
+    sized = rows.replaced(params=rows.column(loss_laws.size_column(form)))
     drawn = fit.thetas if form.name == "chinchilla" else fit.thetas[:MOST_DRAWS]
     theta = np.vstack((fit.point.theta[None], drawn))
     price = cost(sized)

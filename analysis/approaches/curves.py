@@ -247,7 +247,7 @@ def _intervals(fit: LawFit) -> dict[str, tuple[float, float] | None]:
 
 def _findings(fits: Mapping[str, LawFit], every: Sequence[Curve], train: Sequence[str]) -> list[Check]:
     out = []
-    counts = {size: len(np.unique(fit.data.run)) for size, fit in fits.items()}
+    counts = {size: len(np.unique(fit.data.run_numbers)) for size, fit in fits.items()}
     few = [size for size, count in counts.items() if count < FEWEST_CURVES]
     if few:
         text = f"{min(counts.values())} curves of a size are fitted: intervals of the constants need {FEWEST_CURVES}"

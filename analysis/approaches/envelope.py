@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from analysis.approaches import isoflop
 from analysis.estimation import observations, ties
 from analysis.inference import resampling
-from analysis.inputs.dataset import Rows
 from analysis.values.blocks import Check, PowerLaw
 from analysis.values.findings import finding
 
@@ -111,7 +110,7 @@ def _slopes(
 def _curves(runs: Any, grid: int) -> tuple[Array, Array, Array, Array]:
     """Return ln loss (K, G), ln params (K,), ln tokens (K, G) and ln FLOPs (G,); infinity outside a curve's range."""
     columns = [np.log(observations.column(runs, name)) for name in ("params", "tokens", "flops", "loss")]
-    number = runs.run if isinstance(runs, Rows) else observations.group_column(runs, "run")
+    number = observations.group_column(runs, "run")
     if number is None:
         raise ValueError(
             "an envelope needs the column 'run': which rows are checkpoints of one run; map it with columns="

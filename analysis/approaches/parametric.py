@@ -105,8 +105,8 @@ def surface(rows: Rows, asked: Mapping[str, Any]) -> tuple[Surface | Block, LawF
     from analysis.laws.sum_of_powers import SURFACE
 
     kept = rows
-    if asked["form"] == "repeats" and "unique_tokens" in rows.extra:
-        kept = rows.take(~(rows.tokens > 1.01 * rows.extra["unique_tokens"]))
+    if asked["form"] == "repeats" and "unique_tokens" in rows.columns:
+        kept = rows.take(~(rows.tokens > 1.01 * rows.columns["unique_tokens"]))
     if len(kept) < FEWEST or len(np.unique(kept.size)) < 3:
         runs = numbers.counted(len(kept), "run") + (" of new tokens" if kept is not rows else "")
         reason = f"{runs} of {numbers.counted(len(np.unique(kept.size)), 'size')}; "

@@ -89,7 +89,7 @@ def table_of(runs: Any, form: Form) -> dict[str, Array]:
         if values is not None:
             found[name] = values
     data = observations.read(runs, form)
-    return {**found, "size_group": data.size.astype(float), "run": data.run.astype(float)}
+    return {**found, "size_group": data.size.astype(float), "run": data.run_numbers.astype(float)}
 
 
 def _choices(

@@ -1,9 +1,7 @@
-"""The columns that a law reads and their groups, out of a table, a mapping or :class:`analysis.inputs.dataset.Rows`."""
+"""What a law reads of rows: :class:`analysis.inputs.dataset.Rows`, out of a table or a mapping of columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,70 +17,46 @@ OTHERS = ("params", "tokens", "flops", "unique_tokens", "lr", "batch_tokens", "w
           "loss")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Observations:
-    """n rows: inputs (k, n) in the order of the form's, target (n,), group numbers of sizes, runs and settings.
-
-    `size` are model sizes, `run` the runs (rows of one run are its checkpoints), `cell` equal settings, of which
-    several rows are repeats with other seeds. `extra` holds further columns that findings look at.
-
-    Not :class:`analysis.inputs.dataset.Rows`, which are runs with N, D, C and loss: this is what one law reads of them
-    (statsmodels' exog and endog), and laws of rates, of task errors or of learning curves have other columns.
-    """
-
-    inputs: Array
-    target: Array
-    size: Index
-    run: Index
-    cell: Index
-    extra: Mapping[str, Array] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.target)
-
-    def order(self) -> Index:
-        """Return the rows' numbers in an order of their values: what is drawn by it does not depend on the file's."""
-        return np.lexsort((self.size, self.target, *self.inputs[::-1])).astype(np.int64)
-
-    def take(self, mask: NDArray[np.bool_] | Index) -> Observations:
-        """Return these rows; groups keep their numbers."""
-        return Observations(
-            self.inputs[:, mask], self.target[mask], self.size[mask], self.run[mask], self.cell[mask],
-            {name: values[mask] for name, values in self.extra.items()},
-        )  # fmt: skip
-
-
 def inputs(runs: Any, form: Form) -> Array:
     """Return the form's inputs (k, n), positive numbers; ValueError names a column that is missing or is not."""
     columns = [np.atleast_1d(_positive(column(runs, name, form), name)) for name in form.inputs]
     return np.stack(np.broadcast_arrays(*columns))
 
 
-def read(runs: Any, form: Form) -> Observations:
-    """Return the observations of a table, mapping or Rows. Raises ValueError naming a column that cannot be used."""
+def read(runs: Any, form: Form) -> Rows:
+    """Return what a law reads of a table or a mapping, or Rows as they are, once its columns can be used.
+
+    Raises ValueError naming a column that cannot.
+    """
     found = inputs(runs, form)
     target = np.atleast_1d(_positive(column(runs, form.target, form), form.target))
     if target.shape != found.shape[1:]:
         raise ValueError(f"{form.target} has {target.size} values, the inputs {found.shape[1]}; give one a run")
-    n = len(target)
-    extra = {
-        name: values for name in OTHERS if (values := optional_column(runs, name)) is not None and len(values) == n
-    }
+    if isinstance(runs, Rows):
+        return runs
+    columns = {**dict(zip(form.inputs, found, strict=True)), form.target: target}
+    further = {name: values for name in OTHERS if (values := optional_column(runs, name)) is not None}
+    columns = {**columns, **{name: values for name, values in further.items() if len(values) == len(target)}}
     size = group_column(runs, "size_group")
     if size is None:
-        name = next((s for s in SIZES if s in form.inputs), next((s for s in SIZES if s in extra), None))
-        values = extra.get(name or "", found[form.inputs.index(name)] if name in form.inputs else None)
-        known = values is not None and bool((np.asarray(values) > 0).all())
-        size = clusters(np.asarray(values), SAME_SIZE) if known else np.arange(n)
-    run = group_column(runs, "run")
-    cell = _cells(found, extra)
-    return Observations(found, target, size, np.arange(n) if run is None else run, cell, extra)
+        name = next((s for s in SIZES if s in form.inputs), next((s for s in SIZES if s in columns), ""))
+        known = name in columns and bool((columns[name] > 0).all())
+        size = clusters(columns[name], SAME_SIZE) if known else np.arange(len(target))
+    return Rows(columns, size, group_column(runs, "run"))
 
 
-def _cells(found: Array, extra: Mapping[str, Array]) -> Index:
-    """Return the number of each row's setting: rows that differ in a rate, a batch or a size are no repeats."""
-    settings = [values for name, values in extra.items() if name != "loss" and np.isfinite(values).all()]
-    columns = np.stack([*found, *settings])
+def order(data: Rows, form: Form) -> Index:
+    """Return the rows' numbers in an order of their values: what is drawn by it does not depend on the file's."""
+    return np.lexsort((data.size, data.columns[form.target], *inputs(data, form)[::-1])).astype(np.int64)
+
+
+def cells(data: Rows, form: Form) -> Index:
+    """Return the number of each row's setting, equal for repeats with other seeds.
+
+    Rows that differ in a rate, a batch or a size are no repeats.
+    """
+    others = [data.columns[name] for name in OTHERS if name in data.columns and name != "loss"]
+    columns = np.stack([*inputs(data, form), *(values for values in others if np.isfinite(values).all())])
     with np.errstate(divide="ignore", invalid="ignore"):
         rounded = np.round(np.where(columns > 0, np.log(columns), columns), 9)
     return np.unique(rounded, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
@@ -129,7 +103,7 @@ def by_first(groups: Index) -> Index:
 def group_column(runs: Any, name: str) -> Index | None:
     """Return a column of any kind as group numbers."""
     if isinstance(runs, Rows):
-        return runs.run if name == "run" else runs.size if name == "size_group" else None
+        return runs.run if name == "run" else runs.size
     if name not in runs:
         return None
     _, numbers = np.unique(np.asarray(runs[name]).astype(str), return_inverse=True)

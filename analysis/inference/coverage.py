@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.estimation import fit_problem, multistart, objectives, observations
 from analysis.inference import covariance, resampling
+from analysis.inputs.dataset import Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
 
@@ -85,7 +86,7 @@ def coverage(
 def _interval(
     p: fit_problem.Problem,
     point: multistart.PointFit,
-    data: observations.Observations,
+    data: Rows,
     *,
     method: str,
     quantity: str,
@@ -97,7 +98,7 @@ def _interval(
         return _normal(p, point, data, method=method, quantity=quantity, confidence=confidence)
     from analysis.inference.fit_law import resampled
 
-    how = resampling.choose(data.size, data.run, "auto" if method == "default" else method)
+    how = resampling.choose(data.size, data.run_numbers, "auto" if method == "default" else method)
     theta = resampled(p, point, data, how, resamples=resamples, seed=seed)
     draws = _quantity(p.form, p.form.natural(theta, p.centres), quantity)
     estimate = float(_quantity(p.form, point.constants[None], quantity)[0])
@@ -107,7 +108,7 @@ def _interval(
 def _normal(
     p: fit_problem.Problem,
     point: multistart.PointFit,
-    data: observations.Observations,
+    data: Rows,
     *,
     method: str,
     quantity: str,

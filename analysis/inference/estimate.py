@@ -14,6 +14,7 @@ from analysis.estimation import fit_problem, multistart, observations
 from analysis.inference import covariance, resampling
 from analysis.inference.flat import Flat, flat
 from analysis.inference.profile_likelihood import Profile, has_profile, profile, profiles
+from analysis.inputs.dataset import Index, Rows
 from analysis.laws.base import Form
 from analysis.values.blocks import Basin, Optimizer
 
@@ -31,7 +32,7 @@ class Estimate:
     """
 
     form: Form
-    data: observations.Observations
+    data: Rows
     problem: fit_problem.Problem
     point: multistart.PointFit
     plan: resampling.Plan
@@ -115,6 +116,16 @@ class Estimate:
             if np.isfinite(found.value[i]) and all(found.value[i] > v + 1e-6 * abs(v) + 1e-15 for _, v, _ in out):
                 out.append((found.theta[i], float(found.value[i]), found.metric[i]))
         return tuple(out)
+
+    @property
+    def observed(self) -> Array:
+        """The target of each row (n,)."""
+        return self.data.columns[self.form.target]
+
+    @property
+    def cells(self) -> Index:
+        """The number of each row's setting (n,), equal for repeats with other seeds."""
+        return observations.cells(self.data, self.form)
 
     @property
     def nobs(self) -> int:

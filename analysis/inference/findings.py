@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from analysis.estimation import observations, ties
 from analysis.inference import resample_findings
 from analysis.inference.refusals import FEWEST_MODELS, Array
-from analysis.inputs.dataset import SAME_SIZE, clusters
+from analysis.inputs.dataset import SAME_SIZE, Index, clusters
 from analysis.text import numbers
 from analysis.values.blocks import Check
 from analysis.values.findings import finding
 
 if TYPE_CHECKING:
-    from analysis.estimation.observations import Observations
     from analysis.inference.inferred_law import InferredLaw
 MANY_EPOCHS, VERY_MANY_EPOCHS = 4.0, 16.0
 WARMUP_SHARE = 0.1
@@ -32,7 +31,7 @@ FEWEST_COUNTED = 2e4
 def findings(fit: InferredLaw, runs: Any = None) -> tuple[Check, ...]:
     """Return findings about a fit: convergence, freedom, clusters, identification, misfit, and what its rows hold."""
     data = fit.data if runs is None else observations.read(runs, fit.form)
-    return (*(check for find in OF_A_LAW for check in find(fit)), *columns(data.extra))
+    return (*(check for find in OF_A_LAW for check in find(fit)), *columns(data.columns))
 
 
 def columns(extra: Mapping[str, Array]) -> list[Check]:
@@ -85,11 +84,11 @@ def _lack_of_fit(fit: InferredLaw) -> list[Check]:
     """Return the seed noise where settings repeat, and whether the law misses their means beyond it (F test)."""
     from scipy.stats import f
 
-    counts = np.bincount(fit.data.cell)
+    counts = np.bincount(fit.cells)
     repeats = int((counts[counts > 0] - 1).sum())
     if repeats < 1:
         return []
-    noise = seed_noise(fit.data)
+    noise = seed_noise(fit.observed, fit.cells)
     text = f"repeats differ by a standard deviation of {100 * noise:.2g} % ({repeats} degrees of freedom)"
     out = [finding("seed_noise", text, "no law can predict a single run better than this")]
     df = int((counts > 0).sum()) - fit.free
@@ -106,13 +105,13 @@ def _lack_of_fit(fit: InferredLaw) -> list[Check]:
     return out
 
 
-def seed_noise(data: Observations) -> float:
-    """Return the pooled standard deviation of ln target among rows of equal settings; NaN without repeats."""
-    y = np.log(data.target)
-    counts = np.bincount(data.cell)
-    means = np.bincount(data.cell, y) / np.maximum(counts, 1)
+def seed_noise(target: Array, cells: Index) -> float:
+    """Return the pooled standard deviation of ln target (n,) among rows of one cell (n,); NaN without repeats."""
+    y = np.log(target)
+    counts = np.bincount(cells)
+    means = np.bincount(cells, y) / np.maximum(counts, 1)
     df = int((counts[counts > 0] - 1).sum())
-    return float(np.sqrt(((y - means[data.cell]) ** 2).sum() / df)) if df else float("nan")
+    return float(np.sqrt(((y - means[cells]) ** 2).sum() / df)) if df else float("nan")
 
 
 def _units(extra: Mapping[str, Array]) -> list[Check]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,9 @@ from analysis.estimation import fit_problem, multistart, objectives, observation
 from analysis.inference import error_draws, refusals, resampling
 from analysis.inference.intervals import METHODS
 from analysis.inference.law_result import LawFit
+from analysis.inputs.dataset import Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
-
-if TYPE_CHECKING:
-    from analysis.estimation.observations import Observations
 
 Array = NDArray[np.float64]
 
@@ -62,10 +60,10 @@ class Uncertainty:
         if self.resamples < 0:
             raise ValueError(f"resamples={self.resamples}: a whole number, 0 or more is needed")
 
-    def plan(self, data: Observations) -> resampling.Plan:
+    def plan(self, data: Rows, form: Form) -> resampling.Plan:
         """Return what is resampled of these rows; ValueError where they do not hold it."""
-        how = resampling.choose(data.size, data.run, self.cluster)
-        if how.by == "seeds" and self.resamples and np.bincount(data.cell).max() < 2:
+        how = resampling.choose(data.size, data.run_numbers, self.cluster)
+        if how.by == "seeds" and self.resamples and np.bincount(observations.cells(data, form)).max() < 2:
             raise ValueError(
                 "cluster=seeds: no setting was run twice, so that nothing says what seeds do; use cluster=auto, or "
                 "repeat some settings with other seeds"
@@ -121,11 +119,13 @@ def fit_law(
     data = observations.read(runs, law)
     refusals.refuse(law, data)
     criterion = objectives.named(loss, delta)
-    p = fit_problem.problem(law, list(data.inputs), data.target, criterion, fix=fix, tie=tie, plain=plain)
+    p = fit_problem.problem(
+        law, list(observations.inputs(data, law)), data.columns[law.target], criterion, fix=fix, tie=tie, plain=plain
+    )
     refusals.refuse_few(p)
     asked = Uncertainty(interval, cluster, resamples, seed, confidence, workers)
     point = multistart.fit_point(p, starts)
-    how = asked.plan(data)
+    how = asked.plan(data, law)
     thetas = resampled(p, point, data, how, resamples=resamples, seed=seed, workers=workers)
     held = {**(fix or {}), **(tie or {})}
     return LawFit(law, data, p, point, how, thetas, asked.method, confidence, seed, dict(kinds or {}), held)
@@ -134,7 +134,7 @@ def fit_law(
 def resampled(
     p: fit_problem.Problem,
     point: multistart.PointFit,
-    data: Observations,
+    data: Rows,
     how: resampling.Plan,
     *,
     resamples: int,
@@ -148,13 +148,14 @@ def resampled(
     """
     if resamples == 0:
         return np.empty((0, len(point.theta)))
-    around = error_draws.Around(p, point, data.order(), seed, workers)
-    ordered = data.take(around.order)
-    groups = resampling.groups(how, observations.by_first(ordered.size), observations.by_first(ordered.run))
+    around = error_draws.Around(p, point, observations.order(data, p.form), seed, workers)
+    size, run = (observations.by_first(numbers[around.order]) for numbers in (data.size, data.run_numbers))
+    groups = resampling.groups(how, size, run)
     if how.by == "residuals":
         return around.solved(around.targets(_residual_errors(around, how, groups, resamples)))
     if how.by == "seeds":
-        return around.solved(around.targets(error_draws.repeats(around, ordered.cell, resamples)))
+        cells = observations.cells(data, p.form)[around.order]
+        return around.solved(around.targets(error_draws.repeats(around, cells, resamples)))
     weights = resampling.cluster_weights(groups, resamples, seed)
     back = np.argsort(around.order, kind="stable")
     return multistart.fit_many(p, point, weights=weights[:, back], workers=workers).theta

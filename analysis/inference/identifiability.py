@@ -129,7 +129,7 @@ def _on_bound(fit: Estimate, name: str, verdict: Identified) -> Identified:
     floor = getattr(fit.form, "floor", "E" if "E" in fit.form.names and fit.positive("E") else "")
     if name != floor:
         return verdict
-    lowest = FLOOR * float(fit.data.target.min())
+    lowest = FLOOR * float(fit.observed.min())
     draws = fit.draws[name].to_numpy() if len(fit.thetas) else np.empty(0)
     share = float((draws < lowest).mean()) if len(draws) else 0.0
     if fit.params[name] >= lowest and share < 0.5 * (1.0 - fit.confidence):

@@ -99,7 +99,7 @@ def _groups(fit: Estimate) -> Index:
     from analysis.inference import resampling
 
     plan = fit.plan if fit.plan.by in GROUPS else resampling.Plan("sizes", "")
-    return resampling.groups(plan, fit.data.size, fit.data.run)
+    return resampling.groups(plan, fit.data.size, fit.data.run_numbers)
 
 
 def _of_draws(fit: Estimate) -> Array:

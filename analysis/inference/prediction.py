@@ -73,7 +73,7 @@ def predicted(fit: Estimate, runs: Any, others: tuple[Estimate, ...] = (), how: 
         raise ValueError(f"how={how!r} is not known; use aic or worst")
     fits = (fit, *others)
     for other in others:
-        if other.nobs != fit.nobs or not np.array_equal(other.data.target, fit.data.target):
+        if other.nobs != fit.nobs or not np.array_equal(other.observed, fit.observed):
             raise ValueError(
                 f"{other.form.name} was fitted to other rows than {fit.form.name}: their AICc do not compare"
             )

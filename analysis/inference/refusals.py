@@ -12,17 +12,17 @@ from analysis.text import numbers
 
 if TYPE_CHECKING:
     from analysis.estimation.fit_problem import Problem
-    from analysis.estimation.observations import Observations
+    from analysis.inputs.dataset import Rows
 
 Array = NDArray[np.float64]
 FEWEST_MODELS = 5
 REPEATED = 1.01
 
 
-def refuse(form: Form, data: Observations) -> None:
+def refuse(form: Form, data: Rows) -> None:
     """Raise ValueError where the target never changes, or tokens are repeated and the form knows of no repeats."""
-    refuse_constant(form.target, data.target)
-    unique, tokens = data.extra.get("unique_tokens"), data.extra.get("tokens")
+    refuse_constant(form.target, data.columns[form.target])
+    unique, tokens = data.columns.get("unique_tokens"), data.columns.get("tokens")
     if unique is None or tokens is None or "unique_tokens" in form.inputs or "tokens" not in form.inputs:
         return
     known = np.isfinite(unique) & (unique > 0)
@@ -54,12 +54,12 @@ def refuse_few(problem: Problem) -> None:
         )
 
 
-def refuse_far(form: Form, data: Observations, at: Array) -> None:
+def refuse_far(form: Form, data: Rows, at: Array) -> None:
     """Raise ValueError where an error or accuracy is extrapolated from fewer than five models."""
     if form.target != "error" or "loss" not in form.inputs or len(data) >= FEWEST_MODELS:
         return
     row = form.inputs.index("loss")
-    low, high = data.inputs[row].min(), data.inputs[row].max()
+    low, high = data.columns["loss"].min(), data.columns["loss"].max()
     if (at[row] < low * (1 - 1e-9)).any() or (at[row] > high * (1 + 1e-9)).any():
         raise ValueError(
             f"the downstream law rests on {len(data)} models; outside their losses, {low:.4g} to {high:.4g}, it is "

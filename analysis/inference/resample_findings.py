@@ -30,15 +30,15 @@ FEWEST_JUDGED = 10
 def between_df(fit: InferredLaw) -> float:
     """Return the degrees of freedom that the groups of the plan have left beside the constants, for what they share."""
     around = error_draws.Around(fit.problem, fit.point, np.arange(fit.nobs))
-    found = error_draws.parts(around, resampling.groups(fit.plan, fit.data.size, fit.data.run))
+    found = error_draws.parts(around, resampling.groups(fit.plan, fit.data.size, fit.data.run_numbers))
     return found.between_df if found.between_v >= error_draws.LEAST_BETWEEN else 0.0
 
 
 def _groups(fit: InferredLaw) -> list[Check]:
     """Return that groups of rows are few, or are not held by the intervals at all."""
-    grouping = resampling.choose(fit.data.size, fit.data.run)
+    grouping = resampling.choose(fit.data.size, fit.data.run_numbers)
     name = grouping.shared or (grouping.by if grouping.by == "sizes" else "")
-    count = len(np.unique(resampling.groups(grouping, fit.data.size, fit.data.run)))
+    count = len(np.unique(resampling.groups(grouping, fit.data.size, fit.data.run_numbers)))
     if not name or count == fit.nobs:
         return []
     what = numbers.counted(count, SCHEMES[name].unit)
@@ -74,7 +74,7 @@ def _wild(fit: InferredLaw) -> list[Check]:
     if fit.interval != "bootstrap" or not len(fit.thetas) or fit.nobs < FEWEST_JUDGED:
         return []
     left = fit.resid - float(np.median(fit.resid))
-    least = LEAST_NOISE * (float(fit.data.target.max()) if fit.problem.plain else 1.0)
+    least = LEAST_NOISE * (float(fit.observed.max()) if fit.problem.plain else 1.0)
     far = np.abs(left) > WILD * max(fit.noise, least)
     if not far.any() or far.mean() > MOST_WILD:
         return []
@@ -89,7 +89,7 @@ def _repeats(fit: InferredLaw) -> list[Check]:
     """Return that few repeats say what seeds do, and that nothing else is in such intervals."""
     if fit.plan.by != "seeds" or fit.interval != "bootstrap":
         return []
-    count = np.bincount(fit.data.cell)
+    count = np.bincount(fit.cells)
     df = int((count[count > 0] - 1).sum())
     if df >= FEWEST_REPEATS:
         return []

@@ -45,7 +45,7 @@ class Plan:
 
 def plan(rows: Rows) -> Plan:
     """Return the default plan for these rows; see `choose`."""
-    return choose(rows.size, np.arange(len(rows)) if rows.run is None else rows.run)
+    return choose(rows.size, rows.run_numbers)
 
 
 def choose(size: Index, run: Index, by: str = "auto") -> Plan:

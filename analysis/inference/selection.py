@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import fit_problem, multistart
-from analysis.estimation.observations import SIZES
+from analysis.estimation.observations import SIZES, inputs
 from analysis.inference.akaike import behind, weights
 from analysis.inference.law_result import LawFit
 
@@ -41,7 +41,7 @@ def compare(fits: Sequence[LawFit]) -> pd.DataFrame:
         raise ValueError("compare needs at least one fit")
     first = fits[0]
     for fit in fits[1:]:
-        if fit.nobs != first.nobs or not np.array_equal(fit.data.target, first.data.target):
+        if fit.nobs != first.nobs or not np.array_equal(fit.observed, first.observed):
             raise ValueError(
                 f"{fit.form.name} was fitted to {fit.nobs} rows, {first.form.name} to {first.nobs} or to others: "
                 "their criteria cannot be compared; fit all forms to the same rows"
@@ -69,22 +69,20 @@ def size_of(fit: LawFit) -> NDArray[np.float64]:
 
     A law of the loss alone, such as the downstream law, has its largest models where the loss is lowest.
     """
-    data, names = fit.data, fit.form.inputs
-    if "flops" in data.extra:
-        return data.extra["flops"]
-    known = {**data.extra, **dict(zip(names, data.inputs, strict=True))}
+    known, names = fit.data.columns, fit.form.inputs
+    if "flops" in known:
+        return known["flops"]
     params = next((known[name] for name in SIZES if name in known), None)
     factors = [values for values in (params, known.get("tokens")) if values is not None]
     if factors:
         return np.asarray(np.prod(factors, axis=0))
     if "loss" in names:
-        return np.asarray(1.0 / data.inputs[names.index("loss")])
-    return np.asarray(np.prod(data.inputs, axis=0))
+        return np.asarray(1.0 / known["loss"])
+    return np.asarray(np.prod(inputs(fit.data, fit.form), axis=0))
 
 
 def held_out_error(fit: LawFit, share: float = 0.2) -> float:
     """Return the mean absolute relative error of the largest rows, predicted from the others; NaN with too few."""
-    data = fit.data
     order = size_of(fit)
     cut = np.quantile(order, 1.0 - share)
     test = order >= cut * (1.0 - 1e-9)
@@ -92,11 +90,11 @@ def held_out_error(fit: LawFit, share: float = 0.2) -> float:
         return float("nan")
     names = {n: v for n, v in fit.constraints.items() if not isinstance(v, str)}
     ties = {n: v for n, v in fit.constraints.items() if isinstance(v, str)}
-    train = data.take(~test)
+    columns, target = inputs(fit.data, fit.form), fit.observed
     p = fit_problem.problem(
-        fit.form, list(train.inputs), train.target, fit.problem.loss, fix=names, tie=ties, plain=fit.problem.plain
+        fit.form, list(columns[:, ~test]), target[~test], fit.problem.loss, fix=names, tie=ties, plain=fit.problem.plain
     )
     point = multistart.fit_point(p)
-    x = np.log(data.inputs[:, test]) - p.centres[:, None]
+    x = np.log(columns[:, test]) - p.centres[:, None]
     predicted = np.exp(fit.form.log_value(point.theta[None], x)[0])
-    return float(np.abs(predicted / data.target[test] - 1.0).mean())
+    return float(np.abs(predicted / target[test] - 1.0).mean())

@@ -132,7 +132,7 @@ def record(fit: InferredLaw, block: Block) -> dict[str, Any]:
         "model_sizes": len(np.unique(fit.data.size)),
         "ranges": {
             name: [float(values.min()), float(values.max())]
-            for name, values in zip(fit.form.inputs, fit.data.inputs, strict=True)
+            for name, values in ((name, fit.data.columns[name]) for name in fit.form.inputs)
         },
         "versions": versions(),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,54 +18,78 @@ SAME_BUDGET = 1e-2
 
 @dataclass(frozen=True)
 class Rows:
-    """n runs: parameters, tokens, exact FLOPs, loss; `budget` and `size` are group numbers, rising.
+    """n rows: columns (n,) by name, and the numbers (n,) of the groups that rows belong to.
 
-    `labels` are the budgets' nominal FLOPs (or the exact ones where none were given), by group number. `run` numbers
-    the runs where several rows are checkpoints of one, and is None where every row is a run of its own. `extra` holds
-    further columns by name (unique_tokens, lr, batch_tokens and whatever else a law reads), NaN where a row has none.
+    `columns` holds what laws read (params, tokens, exact FLOPs, loss, unique_tokens, lr, ...), NaN where a row has
+    none. `size` numbers the model sizes, and `run` the runs where several rows are checkpoints of one; it is None where
+    every row is a run of its own. `budget` numbers the FLOP budgets, rising, and `labels` are their nominal FLOPs (or
+    the exact ones where none were given) by number. `keys` are the rows' names. A table that only laws read has
+    neither budgets nor names: these are empty.
     """
 
-    keys: tuple[str, ...]
-    params: Array
-    tokens: Array
-    flops: Array
-    loss: Array
-    budget: Index
+    columns: Mapping[str, Array]
     size: Index
-    labels: Array
     run: Index | None = None
-    extra: Mapping[str, Array] = field(default_factory=dict)
+    budget: Index = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    labels: Array = field(default_factory=lambda: np.empty(0))
+    keys: tuple[str, ...] = ()
+
+    @property
+    def params(self) -> Array:
+        """Parameters (n,)."""
+        return self.columns["params"]
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens (n,)."""
+        return self.columns["tokens"]
+
+    @property
+    def flops(self) -> Array:
+        """Exact FLOPs (n,)."""
+        return self.columns["flops"]
+
+    @property
+    def loss(self) -> Array:
+        """Final losses (n,)."""
+        return self.columns["loss"]
+
+    @property
+    def run_numbers(self) -> Index:
+        """The runs' numbers (n,), also where every row is a run of its own."""
+        return np.arange(len(self)) if self.run is None else self.run
 
     def column(self, name: str) -> Array:
-        """Return a column (n,) by name: params, tokens, flops, loss or one of `extra`; ValueError where it is not."""
-        if name in ("params", "tokens", "flops", "loss"):
-            values: Array = getattr(self, name)
-            return values
-        if name not in self.extra:
-            held = ", ".join(("params", "tokens", "flops", "loss", *self.extra))
+        """Return a column (n,); ValueError where it is not there."""
+        if name not in self.columns:
+            held = ", ".join(self.columns)
             raise ValueError(f"the runs have no column {name!r}; map it with columns={name}:COLUMN (there are {held})")
-        return self.extra[name]
+        return self.columns[name]
+
+    def replaced(self, **columns: Array) -> Rows:
+        """Return the rows with other values (n,) in these columns; groups stay."""
+        return replace(self, columns={**self.columns, **columns})
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.size)
 
     def take(self, mask: Mask) -> Rows:
         """Return the rows of `mask`, with their groups numbered anew."""
         index = np.flatnonzero(mask)
-        labels, budget = np.unique(self.budget[index], return_inverse=True)
-        _, size = np.unique(self.size[index], return_inverse=True)
+        labels, budget = np.unique(self.budget[index] if len(self.budget) else self.budget, return_inverse=True)
         return Rows(
-            tuple(self.keys[i] for i in index),
-            self.params[index],
-            self.tokens[index],
-            self.flops[index],
-            self.loss[index],
+            {name: values[index] for name, values in self.columns.items()},
+            _numbered(self.size[index]),
+            None if self.run is None else _numbered(self.run[index]),
             np.asarray(budget, dtype=np.int64),
-            np.asarray(size, dtype=np.int64),
             self.labels[labels],
-            None if self.run is None else np.asarray(np.unique(self.run[index], return_inverse=True)[1], np.int64),
-            {name: values[index] for name, values in self.extra.items()},
+            tuple(self.keys[i] for i in index) if self.keys else (),
         )
+
+
+def _numbered(groups: Index) -> Index:
+    """Return group numbers from 0 without gaps."""
+    return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
 def rows(
@@ -83,15 +107,17 @@ def rows(
     """Return the rows with their groups.
 
     `nominal` holds FLOP budgets, NaN where a run has none; `size` the groups of one model size, where they are known
-    better than by equal parameters; `run` and `extra` as in :class:`Rows`.
+    better than by equal parameters; `run` as in :class:`Rows`; `extra` further columns.
     """
-    values = [np.asarray(a, dtype=np.float64) for a in (params, tokens, flops, loss)]
+    named = {"params": params, "tokens": tokens, "flops": flops, "loss": loss}
+    columns = {name: np.asarray(values, dtype=np.float64) for name, values in named.items()} | dict(extra or {})
+    exact = columns["flops"]
     asked = np.full(len(keys), np.nan) if nominal is None else np.asarray(nominal, dtype=np.float64)
-    budget = clusters(np.where(np.isfinite(asked), asked, values[2]), SAME_BUDGET)
+    budget = clusters(np.where(np.isfinite(asked), asked, exact), SAME_BUDGET)
     count = int(budget.max(initial=-1)) + 1
-    labels = np.array([_label(values[2][budget == g], asked[budget == g]) for g in range(count)])
-    sizes = clusters(values[0], SAME_SIZE) if size is None else size
-    return Rows(keys, values[0], values[1], values[2], values[3], budget, sizes, labels, run, dict(extra or {}))
+    labels = np.array([_label(exact[budget == g], asked[budget == g]) for g in range(count)])
+    sizes = clusters(columns["params"], SAME_SIZE) if size is None else size
+    return Rows(columns, sizes, run, budget, labels, keys)
 
 
 def _label(exact: Array, nominal: Array) -> float:

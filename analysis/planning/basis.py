@@ -149,7 +149,7 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     from analysis.planning.beyond import quickening
 
     frame, rows = runs.frame, runs.rows
-    sized = dataclasses.replace(rows, params=rows.column(size_column(FORMS[form])))
+    sized = rows.replaced(params=rows.column(size_column(FORMS[form])))
     price = cost(sized)
     if form == "chinchilla":
         law, found = _closed(rows, runs.resamples, runs.seed)

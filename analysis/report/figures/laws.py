@@ -113,15 +113,11 @@ def _near(value: object) -> bool:
 
 
 def _target(fit: LawFit) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return np.asarray(fit.data.target, dtype=np.float64)
+    return np.asarray(fit.observed, dtype=np.float64)
 
 
 def _column(fit: LawFit, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    if name in fit.form.inputs:
-        return np.asarray(fit.data.inputs[fit.form.inputs.index(name)], dtype=np.float64)
-    if name == fit.form.target:
-        return _target(fit)
-    if name not in fit.data.extra:
-        held = ", ".join(dict.fromkeys((*fit.form.inputs, fit.form.target, *fit.data.extra)))
+    if name not in fit.data.columns:
+        held = ", ".join(dict.fromkeys((*fit.form.inputs, fit.form.target, *fit.data.columns)))
         raise ValueError(f"the runs of this fit have no column {name!r} to draw against; one of {held}")
-    return np.asarray(fit.data.extra[name], dtype=np.float64)
+    return np.asarray(fit.data.columns[name], dtype=np.float64)

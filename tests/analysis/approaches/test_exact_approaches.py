@@ -60,8 +60,8 @@ def test_rows_of_a_table_are_the_finite_positive_ones() -> None:
     assert found.keys == tuple(f"row{i + 1}" for i in kept)
     np.testing.assert_array_equal(found.params, table["params"].to_numpy()[kept])
     np.testing.assert_array_equal(found.loss, table["loss"].to_numpy()[kept])
-    assert set(found.extra) == {"lr", "vector"}
-    assert len(found.extra["lr"]) == 16
+    assert set(found.columns) == {"params", "tokens", "flops", "loss", "lr", "vector"}
+    assert len(found.columns["lr"]) == 16
     assert found.run is not None
     assert found.run.tolist() == [i % 3 for i in kept]
     assert found.labels.tolist() == [1.0], "the nominal budgets group the rows"

@@ -50,7 +50,9 @@ def test_a_parabola_is_polyfits() -> None:
     assert found.flops_budget == 6e14
     assert found.flops == pytest.approx(6e14)
     assert found.keys == ("r0", "r1", "r2", "r3", "r4")
-    exact = replace(table((6e14, X, loss)), flops=6e14 * np.array([1.0, 1.1, 1.0, 1.0, 1.0]), labels=np.array([7.0]))
+    exact = replace(
+        table((6e14, X, loss)).replaced(flops=6e14 * np.array([1.0, 1.1, 1.0, 1.0, 1.0])), labels=np.array([7.0])
+    )
     again = parabola(exact, np.ones(5, dtype=bool))
     assert again.flops_budget == 7.0
     assert again.flops == pytest.approx(6e14 * 1.1**0.2)

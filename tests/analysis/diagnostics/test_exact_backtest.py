@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ def test_errors_are_predicted_over_observed() -> None:
 
 @pytest.mark.parametrize(("shift", "sided"), [([0.02] * 5, True), ([-0.02] * 5, True), ([0.02] * 4 + [-0.02], False)])
 def test_misses_on_one_side(shift: list[float], sided: bool) -> None:
-    moved = replace(FOUR, loss=FOUR.loss * np.exp(np.where(FOUR.budget == 3, np.resize(shift, 20), 0.0)))
+    moved = FOUR.replaced(loss=FOUR.loss * np.exp(np.where(FOUR.budget == 3, np.resize(shift, 20), 0.0)))
     found = backtest.backtest(moved, objectives.Squared())
     assert found is not None
     assert found.one_sided == sided

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis.estimation import observations
-from analysis.estimation.observations import Observations, by_first, column, inputs, read
-from analysis.inputs.dataset import rows
+from analysis.estimation.observations import by_first, cells, column, inputs, order, read
+from analysis.inputs.dataset import Rows, rows
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 
@@ -18,17 +18,11 @@ TABLE = {"params": [1e6, 1e6, 4e6, 1.004e6], "tokens": [2e7, 4e7, 2e7, 3e7], "lo
 
 
 def test_rows_by_their_values_whatever_the_file_says() -> None:
-    data = Observations(
-        np.array([[2.0, 1, 1, 1, 1], [0, 5, 3, 3, 3]]), np.array([0.0, 0, 7, 6, 6]), np.array([0, 0, 0, 4, 2]),
-        np.arange(5), np.zeros(5, dtype=np.int64), {"lr": np.arange(5.0)},
-    )  # fmt: skip
-    assert data.order().tolist() == [4, 3, 2, 1, 0]
-    assert data.order().dtype == np.int64
+    columns = {"params": [2.0, 1, 1, 1, 1], "tokens": [0.5, 5, 3, 3, 3], "loss": [0.5, 0.5, 7, 6, 6]}
+    data = Rows({name: np.array(values) for name, values in columns.items()}, np.array([0, 0, 0, 4, 2]))
+    assert order(data, SURFACE).tolist() == [4, 3, 2, 1, 0]
+    assert order(data, SURFACE).dtype == np.int64
     assert len(data) == 5
-    some = data.take(np.array([3, 0]))
-    assert some.inputs.tolist() == [[1, 2], [3, 0]]
-    assert (some.target.tolist(), some.size.tolist(), some.run.tolist()) == ([6, 0], [4, 0], [3, 0])
-    assert (some.cell.tolist(), some.extra["lr"].tolist()) == ([0, 0], [3, 0])
 
 
 def test_inputs_are_positive_and_of_one_length() -> None:
@@ -49,14 +43,16 @@ def test_inputs_are_positive_and_of_one_length() -> None:
 def test_sizes_runs_and_settings_of_a_table() -> None:
     data = read({**TABLE, "lr": [1.0, 1.0, 1.0, 1.0]}, SURFACE)
     assert data.size.tolist() == [0, 0, 1, 0], "sizes within half a per cent are one"
-    assert data.run.tolist() == [0, 1, 2, 3]
-    assert len(set(data.cell.tolist())) == 4
-    assert set(data.extra) == {"params", "tokens", "lr", "loss"}
+    assert data.run_numbers.tolist() == [0, 1, 2, 3]
+    assert len(set(cells(data, SURFACE).tolist())) == 4
+    assert set(data.columns) == {"params", "tokens", "lr", "loss"}
+    some = data.take(np.array([False, True, True, False]))
+    assert (some.loss.tolist(), some.size.tolist(), some.keys, len(some.budget)) == ([2.9, 2.8], [0, 1], (), 0)
     named = read({**TABLE, "run": ["b", "a", "b", "c"], "size_group": [5, 7, 7, 7]}, SURFACE)
-    assert named.run.tolist() == [1, 0, 1, 2]
+    assert named.run_numbers.tolist() == [1, 0, 1, 2]
     assert named.size.tolist() == [0, 1, 1, 1]
     short = read({**TABLE, "lr": [1.0]}, SURFACE)
-    assert "lr" not in short.extra
+    assert "lr" not in short.columns
     with pytest.raises(ValueError, match="loss has 3 values, the inputs 4; give one a run"):
         read({**TABLE, "loss": [1.0, 2.0, 3.0]}, SURFACE)
 
@@ -84,17 +80,17 @@ def test_sizes_of_laws_of_another_count() -> None:
 
 
 def test_settings_are_equal_to_nine_digits_of_their_logs() -> None:
-    def cells(**more: Any) -> list[int]:
+    def told(**more: Any) -> list[int]:
         table = {"params": [1e6] * 3, "tokens": [2e7] * 3, "loss": [3.0, 2.9, 2.8], **more}
-        return [int(number) for number in read(table, SURFACE).cell]
+        return [int(number) for number in cells(read(table, SURFACE), SURFACE)]
 
-    assert cells() == [0, 0, 0]
-    assert cells(lr=[1e-3, 2e-3, 1e-3]) == [0, 1, 0]
-    assert cells(warmup_tokens=[0.0, 5.0, 0.0]) == [0, 1, 0]
-    assert cells(setting_group=[0.0, -1.0, 1.0]) == [1, 0, 1], "ln 1 is 0 too, and codes are no magnitudes"
-    assert cells(lr=[np.nan, 1.0, 2.0]) == [0, 0, 0], "what a row lacks tells no setting"
+    assert told() == [0, 0, 0]
+    assert told(lr=[1e-3, 2e-3, 1e-3]) == [0, 1, 0]
+    assert told(warmup_tokens=[0.0, 5.0, 0.0]) == [0, 1, 0]
+    assert told(setting_group=[0.0, -1.0, 1.0]) == [1, 0, 1], "ln 1 is 0 too, and codes are no magnitudes"
+    assert told(lr=[np.nan, 1.0, 2.0]) == [0, 0, 0], "what a row lacks tells no setting"
     near = [1e6, 1e6 * (1 + 2e-10), 1e6 * (1 + 4e-9)]
-    assert len(set(read({"params": near, "tokens": [1e7] * 3, "loss": [3.0] * 3}, SURFACE).cell.tolist())) == 2
+    assert len(set(told(params=near))) == 2
 
 
 def test_columns_of_tables_and_of_rows() -> None:
@@ -105,8 +101,8 @@ def test_columns_of_tables_and_of_rows() -> None:
     )  # fmt: skip
     assert column(held, "lr").tolist() == [7.0, 8.0]
     data = read(held, SURFACE)
-    assert (data.run.tolist(), data.size.tolist()) == ([1, 0], [0, 0])
-    assert observations.group_column(held, "cell") is None
+    assert (data.run_numbers.tolist(), data.size.tolist()) == ([1, 0], [0, 0])
+    assert data is held
     assert observations.optional_column(held, "missing") is None
     assert observations.optional_column({"x": 3.0}, "x") == np.array([3.0])
     with pytest.raises(ValueError, match=r"chinchilla \(.*\) needs it; there are x, y$"):

@@ -12,6 +12,7 @@ import pytest
 from analysis.inference import akaike, selection
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
+from analysis.inputs.dataset import Rows
 from tests.analysis import studies
 
 
@@ -25,7 +26,8 @@ def test_criteria_are_weighed() -> None:
 
 
 def sized(names: tuple[str, ...], inputs: Any, **extra: Any) -> Any:
-    data = SimpleNamespace(inputs=np.array(inputs, dtype=float), extra={k: np.array(v) for k, v in extra.items()})
+    columns = {**dict(zip(names, inputs, strict=True)), **extra}
+    data = Rows({name: np.array(values, dtype=float) for name, values in columns.items()}, np.arange(2))
     return SimpleNamespace(form=SimpleNamespace(inputs=names), data=data)
 
 
@@ -99,7 +101,7 @@ def test_forms_are_ranked_by_their_small_sample_criterion(monkeypatch: pytest.Mo
         selection.compare([])
     with pytest.raises(ValueError, match="was fitted to 19 rows"):
         selection.compare([fits[0], fit_law(table.iloc[:19], "compute", loss="squared", resamples=0)])
-    other = replace(fits[1], data=replace(fits[1].data, target=fits[1].data.target * 1.01))
+    other = replace(fits[1], data=fits[1].data.replaced(loss=fits[1].observed * 1.01))
     with pytest.raises(ValueError, match="to others"):
         selection.compare([fits[0], other])
     with pytest.raises(ValueError, match="differ in whether residuals are logs"):

@@ -83,8 +83,8 @@ def test_groups_are_numbered_by_where_they_first_appear(monkeypatch: pytest.Monk
     monkeypatch.setattr(resampling, "cluster_weights", cluster_weights)
     found = drawn(fit, resampling.Plan("runs", ""))
     assert found.shape == (3, 2)
-    order = fit.data.order()
-    expected = observations.by_first(fit.data.run[order])
+    order = observations.order(fit.data, fit.form)
+    expected = observations.by_first(fit.data.run_numbers[order])
     np.testing.assert_array_equal(weights[0], expected)
     back = np.empty(20)
     back[order] = expected

@@ -27,7 +27,7 @@ def stand_in(draws: Any = None, *, value: float = 1.0, positive: bool = True, co
         form.floor = floor
     return SimpleNamespace(
         form=form, params={name: value}, derived={name: value}, thetas=drawn, draws=pd.DataFrame({name: drawn}),
-        confidence=confidence, data=SimpleNamespace(target=np.array([9.0, lowest, 5.0])), undefined={name: undefined},
+        confidence=confidence, observed=np.array([9.0, lowest, 5.0]), undefined={name: undefined},
         positive=lambda _: positive,
     )  # fmt: skip
 

@@ -89,9 +89,9 @@ def test_seeds_need_one_setting_that_was_run_twice() -> None:
 
 def parts(table: pd.DataFrame, cluster: str, **options: Any) -> tuple[Any, ...]:
     data = observations.read(table, SURFACE)
-    p = fit_problem.problem(SURFACE, list(data.inputs), data.target, objectives.Squared())
+    p = fit_problem.problem(SURFACE, list(observations.inputs(data, SURFACE)), data.loss, objectives.Squared())
     point = multistart.fit_point(p)
-    how = resampling.choose(data.size, data.run, cluster)
+    how = resampling.choose(data.size, data.run_numbers, cluster)
     found = law.resampled(p, point, data, how, **{"resamples": 8, "seed": 3, **options})
     return p, point, data, how, found
 
@@ -110,8 +110,10 @@ def many(groups: int) -> pd.DataFrame:
 def test_whole_groups_are_drawn_by_weights(cluster: str) -> None:
     table = many(12)
     p, point, data, how, found = parts(table, cluster)
-    order = data.order()
-    groups = resampling.groups(how, observations.by_first(data.size[order]), observations.by_first(data.run[order]))
+    order = observations.order(data, SURFACE)
+    groups = resampling.groups(
+        how, observations.by_first(data.size[order]), observations.by_first(data.run_numbers[order])
+    )
     weights = resampling.cluster_weights(groups, 8, 3)
     for r in (0, 5):
         again = np.empty(len(table))
@@ -130,24 +132,24 @@ def test_the_order_of_the_rows_changes_nothing(cluster: str) -> None:
 def test_residuals_are_drawn_with_what_groups_share_or_without() -> None:
     p, point, data, how, found = parts(many(12), "auto")
     assert (how.by, how.shared) == ("residuals", "sizes")
-    around = error_draws.Around(p, point, data.order(), 3, 1)
+    around = error_draws.Around(p, point, observations.order(data, SURFACE), 3, 1)
     groups = resampling.groups(
-        how, observations.by_first(data.size[around.order]), observations.by_first(data.run[around.order])
+        how, observations.by_first(data.size[around.order]), observations.by_first(data.run_numbers[around.order])
     )
     shared = around.solved(around.targets(error_draws.shared(around, groups, 8)))
     np.testing.assert_allclose(found, shared, rtol=1e-6)
     p, point, data, how, alone = parts(many(12), "residuals")
     assert how.shared == ""
-    around = error_draws.Around(p, point, data.order(), 3, 1)
+    around = error_draws.Around(p, point, observations.order(data, SURFACE), 3, 1)
     np.testing.assert_allclose(alone, around.solved(around.targets(error_draws.independent(around, 8))), rtol=1e-6)
     assert np.abs(alone - found).max() > 1e-4
 
 
 def test_groups_that_the_constants_take_up_share_nothing_to_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     p, point, data, how, _ = parts(many(12), "auto")
-    around = error_draws.Around(p, point, data.order(), 3, 1)
+    around = error_draws.Around(p, point, observations.order(data, SURFACE), 3, 1)
     groups = resampling.groups(
-        how, observations.by_first(data.size[around.order]), observations.by_first(data.run[around.order])
+        how, observations.by_first(data.size[around.order]), observations.by_first(data.run_numbers[around.order])
     )
     seen = error_draws.parts(around, groups).between_v
     for least, made in (
@@ -161,8 +163,10 @@ def test_groups_that_the_constants_take_up_share_nothing_to_be_seen(monkeypatch:
 def test_repeats_alone_are_drawn_with_seeds() -> None:
     table = pd.concat([TABLE, TABLE.assign(loss=TABLE["loss"] * np.exp(0.004 * np.sin(np.arange(20))))])
     p, point, data, how, found = parts(table, "seeds")
-    around = error_draws.Around(p, point, data.order(), 3, 1)
-    want = around.solved(around.targets(error_draws.repeats(around, data.cell[around.order], 8)))
+    around = error_draws.Around(p, point, observations.order(data, SURFACE), 3, 1)
+    want = around.solved(
+        around.targets(error_draws.repeats(around, observations.cells(data, SURFACE)[around.order], 8))
+    )
     np.testing.assert_allclose(found, want, rtol=1e-6)
     assert law.resampled(p, point, data, how, resamples=0, seed=0).shape == (0, 5)
     signature = inspect.signature(law.resampled).parameters

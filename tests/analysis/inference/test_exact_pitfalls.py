@@ -32,15 +32,15 @@ def test_a_target_that_never_changes_is_refused() -> None:
     refusals.refuse(SURFACE, read())
     with pytest.raises(ValueError, match=r"every row has the same loss, 2\.5: no law follows; map another column"):
         refusals.refuse(SURFACE, read(loss=[2.5] * 3))
-    refusals.refuse(SURFACE, read(loss=[2.5] * 3).take(np.array([0])))
+    refusals.refuse(SURFACE, read(loss=[2.5] * 3).take(np.arange(3) < 1))
     with pytest.raises(ValueError, match="every row has the same loss"):
-        refusals.refuse(SURFACE, read(loss=[2.5] * 3).take(np.array([0, 1])))
+        refusals.refuse(SURFACE, read(loss=[2.5] * 3).take(np.arange(3) < 2))
 
 
 def test_columns_are_those_of_the_fit_or_of_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "OF_A_LAW", (lambda fit: ["draws"], lambda fit: [], lambda fit: ["misfit"]))
     monkeypatch.setattr(findings, "columns", lambda extra: [sorted(extra)])
-    found: Any = findings.findings(fit(data=SimpleNamespace(extra={"own": 1})))
+    found: Any = findings.findings(fit(data=SimpleNamespace(columns={"own": 1})))
     assert found == ("draws", "misfit", ["own"])
     found = findings.findings(fit(data=None), {"params": N, "tokens": D, "loss": [3.0, 2.5, 2.0], "lr": N})
     assert found == ("draws", "misfit", ["loss", "lr", "params", "tokens"])
@@ -128,15 +128,14 @@ def test_what_is_not_identified(verdict: Identified, words: str) -> None:
 def repeated(scale: float, noise: Any = (0.01, -0.01), plain: bool = False, free: int = 5) -> Any:
     """Return a fit of eight settings run twice: their means lie `scale` off the law, up and down."""
     away = np.repeat(np.resize([1.0, -1.0], 8), 2) * scale + np.tile(noise, 8)
-    data = SimpleNamespace(cell=np.repeat(np.arange(8), 2), target=np.exp(1.0 + away))
-    return fit(data=data, resid=away, free=free, problem=SimpleNamespace(plain=plain))
+    cells, problem = np.repeat(np.arange(8), 2), SimpleNamespace(plain=plain)
+    return fit(cells=cells, observed=np.exp(1.0 + away), resid=away, free=free, problem=problem)
 
 
 def test_noise_of_seeds_is_pooled_over_settings() -> None:
-    data: Any = SimpleNamespace(cell=np.array([0, 0, 1, 3, 3, 3]), target=np.exp([1.0, 1.2, 9.0, 2.0, 2.1, 2.2]))
-    assert findings.seed_noise(data) == pytest.approx(np.sqrt((2 * 0.01 + 2 * 0.01) / 3))
-    single: Any = SimpleNamespace(cell=np.arange(3), target=np.ones(3))
-    assert np.isnan(findings.seed_noise(single))
+    noise = findings.seed_noise(np.exp([1.0, 1.2, 9.0, 2.0, 2.1, 2.2]), np.array([0, 0, 1, 3, 3, 3]))
+    assert noise == pytest.approx(np.sqrt((2 * 0.01 + 2 * 0.01) / 3))
+    assert np.isnan(findings.seed_noise(np.ones(3), np.arange(3)))
 
 
 def test_lack_of_fit_is_an_f_test_of_the_settings_means() -> None:
@@ -154,10 +153,9 @@ def test_lack_of_fit_is_an_f_test_of_the_settings_means() -> None:
     assert codes(findings._lack_of_fit(repeated(9 * limit, free=8))) == ["seed_noise"]
     assert codes(findings._lack_of_fit(repeated(90 * limit, free=7))) == ["seed_noise", "lack_of_fit"]
     assert codes(findings._lack_of_fit(repeated(0.01, (0.0, 0.0)))) == ["seed_noise", "lack_of_fit"], "exact repeats"
-    data = SimpleNamespace(cell=np.array([0, 1, 3]), target=np.ones(3))
-    assert findings._lack_of_fit(fit(data=data)) == []
-    one = SimpleNamespace(cell=np.array([0, 1, 1, 3]), target=np.exp([0.0, 0.1, 0.2, 0.3]))
-    few = fit(data=one, resid=np.zeros(4), problem=SimpleNamespace(plain=False))
+    assert findings._lack_of_fit(fit(cells=np.array([0, 1, 3]), observed=np.ones(3))) == []
+    cells, observed = np.array([0, 1, 1, 3]), np.exp([0.0, 0.1, 0.2, 0.3])
+    few = fit(cells=cells, observed=observed, resid=np.zeros(4), problem=SimpleNamespace(plain=False))
     assert codes(findings._lack_of_fit(few)) == ["seed_noise"]
 
 

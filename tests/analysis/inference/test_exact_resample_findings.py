@@ -20,8 +20,9 @@ def fit(**changed: Any) -> Any:
     """Return what findings read of a fit of 24 rows of as many models, without noise to speak of."""
     rows = changed.pop("rows", 24)
     own = np.arange(rows)
-    data = {"size": own, "run": own, "cell": own, "target": np.full(rows, 2.0), **changed.pop("data", {})}
+    data = {"size": own, "run_numbers": own, **changed.pop("data", {})}
     given: dict[str, Any] = {
+        "cells": own, "observed": np.full(rows, 2.0),
         "nobs": rows, "interval": "bootstrap", "plan": BARE, "data": SimpleNamespace(**data), "undefined": {},
         "thetas": np.zeros((9, 2)), "resid": np.zeros(rows), "noise": 0.01, "confidence": 0.95, "held": {},
         "problem": SimpleNamespace(plain=False), "point": None, "params": pd.Series({"E": 2.0, "A": 9.0}),
@@ -85,11 +86,11 @@ def test_rows_of_few_sizes(
 
 def test_rows_of_few_curves_and_of_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resample_findings, "between_df", lambda _: 3.0)
-    curves = {"size": np.arange(24) // 4, "run": np.arange(24) // 4}
+    curves = {"size": np.arange(24) // 4, "run_numbers": np.arange(24) // 4}
     (found,) = said(data=curves, plan=Plan("residuals", "", "runs"))
     assert (found.code, found.message) == ("few_clusters", DF.format("6 runs", "run", "3"))
     assert found.advice == WIDE.format("runs")
-    many = {"size": np.arange(80) // 2, "run": np.arange(80)}
+    many = {"size": np.arange(80) // 2, "run_numbers": np.arange(80)}
     (found,) = said(rows=80, data=many, interval="delta")
     assert found.message == "80 rows are of 40 model sizes, and the intervals treat every row as independent"
     assert said(rows=80, data=many, plan=Plan("sizes", "")) == []
@@ -142,7 +143,7 @@ def test_wild_rows(changed: dict[str, Any], rows: int) -> None:
     ],
 )  # fmt: skip
 def test_few_repeats(cells: Any, changed: dict[str, Any], repeats: int | None) -> None:
-    found = said(**{"plan": SEEDS, "rows": len(cells), "data": {"cell": cells}, **changed})
+    found = said(**{"plan": SEEDS, "rows": len(cells), "cells": cells, **changed})
     count = f"{repeats} repeat{'s' * (repeats != 1)}"
     text = f"intervals rest on {count} of settings, and include the effect of seeds only"
     wanted = [("few_repeats", "warning", text, "repeat more settings, or cluster=auto")]

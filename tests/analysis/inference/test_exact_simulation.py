@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from analysis.estimation import fit_problem, multistart, objectives, observation
 from analysis.inference import covariance, fit_law, resampling
 from analysis.inference import coverage as simulation
 from analysis.inference.coverage import Errors, coverage
+from analysis.inputs.dataset import Rows
 from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis import studies
 
@@ -47,10 +49,10 @@ def test_shares_are_counted() -> None:
     )  # fmt: skip
 
 
-def problem(seed: int = 0) -> tuple[fit_problem.Problem, multistart.PointFit, observations.Observations]:
+def problem(seed: int = 0) -> tuple[fit_problem.Problem, multistart.PointFit, Rows]:
     table = studies.isoflop(seed, noise=0.003)
     data = observations.read(table, SURFACE)
-    p = fit_problem.problem(SURFACE, list(data.inputs), data.target, objectives.Squared())
+    p = fit_problem.problem(SURFACE, list(observations.inputs(data, SURFACE)), data.loss, objectives.Squared())
     return p, multistart.fit_point(p), data
 
 
@@ -58,9 +60,7 @@ def problem(seed: int = 0) -> tuple[fit_problem.Problem, multistart.PointFit, ob
 def test_an_interval_by_the_normal_law(method: str) -> None:
     """Of ln A, of which the slope by the constants is known: 0 but by theta itself and the centre of ln N."""
     p, point, data = problem()
-    data = observations.Observations(
-        data.inputs, data.target, np.repeat(np.arange(5), 4), data.run, data.cell, data.extra
-    )
+    data = replace(data, size=np.repeat(np.arange(5), 4))
     spread = covariance.delta(p, point) if method == "delta" else covariance.sandwich(p, point, data.size)
     beta = float(point.constants[4])
     df = 15 if method == "delta" else 4
@@ -81,7 +81,7 @@ def test_an_interval_by_the_normal_law(method: str) -> None:
 def test_an_interval_by_resamples(method: str, by: str) -> None:
     p, point, data = problem()
     found = simulation._interval(p, point, data, method=method, quantity="alpha", resamples=30, confidence=0.8, seed=7)
-    how = resampling.choose(data.size, data.run, by)
+    how = resampling.choose(data.size, data.run_numbers, by)
     draws = SURFACE.natural(fit_law.resampled(p, point, data, how, resamples=30, seed=7), p.centres)[:, 3]
     assert found == resampling.interval(draws, float(point.constants[3]), 0.8)
     none = simulation._interval(p, point, data, method=method, quantity="alpha", resamples=1, confidence=0.8, seed=7)

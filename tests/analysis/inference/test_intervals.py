@@ -51,7 +51,7 @@ def test_residuals_are_centred_where_their_pulls_sum_to_zero(loss: objectives.Lo
 def test_residuals_are_observed_less_fitted_and_drawn_with_that_sign() -> None:
     fit = fit_law(spoilt(0), resamples=0)
     residual = fit_problem.residuals(fit.problem, fit.point.theta[None])[0]
-    np.testing.assert_allclose(residual, np.log(fit.data.target / fit.fittedvalues), atol=1e-12)
+    np.testing.assert_allclose(residual, np.log(fit.observed / fit.fittedvalues), atol=1e-12)
     noise = resampling.redrawn(residual, fit.df_resid, 400, 0)
     assert ((residual - residual.mean()) ** 3).mean() > 0 < ((noise - noise.mean()) ** 3).mean()
 
@@ -198,7 +198,7 @@ def test_what_is_drawn_of_a_groups_rows_is_not_nothing() -> None:
     fit = fit_law(pd.DataFrame(vars_of(analysis_intervals.study("grid", 50, "normal", 5))), resamples=0)
     assert fit.plan.shared == "sizes"
     around = error_draws.Around(fit.problem, fit.point, np.arange(fit.nobs))
-    drawn = error_draws.shared(around, resampling.groups(fit.plan, fit.data.size, fit.data.run), 200)
+    drawn = error_draws.shared(around, resampling.groups(fit.plan, fit.data.size, fit.data.run_numbers), 200)
     near = np.abs(drawn) < 0.03 * drawn.std()
     assert near.mean() < 0.2  # less the middle of their group, of one to three rows each, a third of them are
 

@@ -46,7 +46,7 @@ def test_names_are_those_of_statsmodels() -> None:
     values = pd.concat((fit.params, fit.derived))
     assert (table[0] < values).all()
     assert (table[1] > values).all()
-    np.testing.assert_allclose(fit.resid, np.log(fit.data.target / fit.fittedvalues))
+    np.testing.assert_allclose(fit.resid, np.log(fit.observed / fit.fittedvalues))
     assert fit.bic - fit.aic == pytest.approx(6 * (np.log(240) - 2))
 
 

@@ -139,8 +139,8 @@ def test_seed_noise_is_estimated_and_lack_of_fit_is_tested() -> None:
     found = fit(right, loss="squared", cluster="rows").check()
     assert "seed_noise" in codes(found)
     assert "lack_of_fit" not in codes(found)
-    data = fit(right).data
-    assert findings.seed_noise(data) == pytest.approx(0.003, rel=0.2)
+    fitted = fit(right)
+    assert findings.seed_noise(fitted.observed, fitted.cells) == pytest.approx(0.003, rel=0.2)
     bent = right.assign(loss=right["loss"] * (1 + 0.02 * np.cos(3 * np.log(right["params"]))))
     assert "lack_of_fit" in codes(fit(bent, loss="squared", cluster="rows").check())
 

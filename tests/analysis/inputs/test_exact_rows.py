@@ -32,7 +32,7 @@ def test_groups_of_budgets_and_sizes() -> None:
     mixed = held(nominal=np.array([np.nan, 9.0, 1.002e14, 9.0]))
     np.testing.assert_allclose(mixed.labels, [9.0, 1.002e14])
     assert held(size=np.array([4, 4, 4, 4])).size.tolist() == [4] * 4
-    assert (found.run, dict(found.extra), len(found)) == (None, {}, 4)
+    assert (found.run, list(found.columns), len(found)) == (None, ["params", "tokens", "flops", "loss"], 4)
     assert len(rows((), params=np.array([]), tokens=np.array([]), flops=np.array([]), loss=np.array([])).labels) == 0
 
 
@@ -53,7 +53,8 @@ def test_taking_numbers_groups_anew() -> None:
     assert found.run is not None
     assert found.run.tolist() == [1, 2, 0]
     assert found.params.tolist() == [2e6, 1.003e6, 4e6]
-    assert (found.tokens.tolist(), found.loss.tolist(), found.extra["lr"].tolist()) == ([2, 3, 4], [6, 7, 8], [1, 2, 3])
+    assert (found.tokens.tolist(), found.loss.tolist()) == ([2, 3, 4], [6, 7, 8])
+    assert found.columns["lr"].tolist() == [1, 2, 3]
     assert found.flops.tolist() == [1e15, 1.005e14, 1e13]
     np.testing.assert_allclose(found.labels, [1e13, 1e14 * 1.005**0.5, 1e15])
     assert held().take(np.array([True] * 4)).run is None

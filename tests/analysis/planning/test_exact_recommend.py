@@ -97,7 +97,7 @@ def test_the_surface_proposes_its_optimum() -> None:
     losses = np.array([studies.loss(tuple(d), n, t) for d, n, t in zip(DRAWS, sizes, tokens, strict=True)])
     assert found.intervals["loss"] == pytest.approx(resampling.interval(losses, found.loss or 0.0), rel=1e-6)
     assert recommend.by_surface(surface((1.7, 0.0, 900.0, 0.34, 0.28)), ROWS, 1e21) is None
-    dear = replace(ROWS, flops=1.2 * ROWS.flops)
+    dear = ROWS.replaced(flops=1.2 * ROWS.flops)
     moved = recommend.by_surface(surface(), dear, 1e21)
     assert moved is not None
     assert moved.params == pytest.approx(hoffmann(1e21 / 1.2), rel=1e-6)
