@@ -240,8 +240,11 @@ class _Rowwise(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            g8, w8 = cast_fp8(grads[0], dtype=FORWARD), cast_fp8(weight.t().contiguous(), dtype=FORWARD)
-            grad_x = _product((g8.values, g8.scale), (w8.values.t(), w8.scale.t()), x.dtype, fast=False)
+            g8, w8 = cast_fp8(grads[0], dtype=FORWARD), cast_fp8(weight, dtype=FORWARD, transposed=True)
+            assert w8.transposed is not None
+            assert w8.transposed_scale is not None
+            columns = w8.transposed.t(), w8.transposed_scale.t()
+            grad_x = _product((g8.values, g8.scale), columns, x.dtype, fast=False)
         if ctx.needs_input_grad[1]:
             grad_weight = grads[0].t() @ x
         return grad_x, grad_weight

@@ -149,6 +149,22 @@ def test_views_that_start_between_16_bytes() -> None:
     assert error(kernels.gradient_norm(parts), torch.cat(parts).double().norm()) < 2e-7
 
 
+@pytest.mark.parametrize("mode", ["reference", "triton"])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_fp8_by_row_transposed_is_the_transposed_by_row(mode: str, dtype: torch.dtype) -> None:
+    """The backward pass of the trainer's row-wise products takes the one for the other: not one bit may differ."""
+    for kind in (torch.float32, torch.bfloat16):
+        x = torch.randn(33, 70, generator=torch.Generator().manual_seed(0)).to(DEVICE, kind)
+        x[:, 4], x[5] = 0.0, x[5] * 1e4
+        with kernels.use(mode), override("fp8_tiles", Launch(block=32, rows=16)):
+            both = kernels.cast_fp8(x, dtype=dtype, transposed=True)
+            alone = kernels.cast_fp8(x.t().contiguous(), dtype=dtype)
+        assert both.transposed is not None
+        assert both.transposed_scale is not None
+        assert torch.equal(both.transposed.view(torch.uint8), alone.values.view(torch.uint8))
+        assert digest([both.transposed_scale]) == digest([alone.scale])
+
+
 @pytest.mark.parametrize("by", ["row", "tensor"])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
