@@ -10,6 +10,8 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from benchmarks.peers.rows import SHAPES, Row, find
 from kernels.core.dtensor import local
 from train.build import device_of
 from train.runtime import distributed
+from train.runtime.distributed import World
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.resolve import resolve
@@ -79,10 +82,10 @@ def measure(trainer: Trainer, row: Row) -> dict[str, float]:
     first = 0.0
     for number in range(row.steps):
         if number == row.warmup:
-            _wait(trainer.device)
+            wait(trainer.device)
             first, began = time.perf_counter() - began, time.perf_counter()
         loss, norm = trainer.train_step()
-    _wait(trainer.device)
+    wait(trainer.device)
     seconds = (time.perf_counter() - began) / (row.steps - row.warmup)
     return {
         "step_seconds": seconds,
@@ -94,7 +97,8 @@ def measure(trainer: Trainer, row: Row) -> dict[str, float]:
     }
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Wait for what a device has to do."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -113,7 +117,7 @@ def profiled(trainer: Trainer, path: Path) -> None:
     with torch.profiler.profile(activities=activities) as profile:
         for _ in range(2):
             trainer.train_step()
-        _wait(trainer.device)
+        wait(trainer.device)
     if trainer.world.rank == 0:
         by = "self_cuda_time_total" if trainer.device.type == "cuda" else "self_cpu_time_total"
         table = profile.key_averages().table(sort_by=by, row_limit=60, max_name_column_width=90)
@@ -134,34 +138,59 @@ def _waits(profile: Any) -> str:
     return "\n".join([f"waited {sum(g for g, *_ in gaps):.0f} us in {len(gaps)} gaps", *lines])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="run one row of benchmarks.trainer_peers through this trainer")
+def row_parser(description: str) -> argparse.ArgumentParser:
+    """Return what reads the words that every way of running a row takes."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("row")
     parser.add_argument("--data", type=Path, default=Path("/tmp/trainer_peers"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="further settings")
     parser.add_argument("--steps", type=int, help="instead of the row's")
-    parser.add_argument("--profile", type=Path, help="folder for a table of the kernels of one more step")
-    options = parser.parse_args()
-    row = find(options.row)
+    return parser
+
+
+def changed(row: Row, options: argparse.Namespace) -> Row:
+    """Return the row with the settings and steps that were asked for."""
     steps = options.steps or row.steps
-    row = replace(row, settings=(*row.settings, *options.set), steps=steps, warmup=min(row.warmup, steps // 2))
-    root = prepare_data(row, options.data) if int(os.environ.get("RANK", "0")) == 0 else Path()
+    return replace(row, settings=(*row.settings, *options.set), steps=steps, warmup=min(row.warmup, steps // 2))
+
+
+@contextmanager
+def joined(
+    row: Row, options: argparse.Namespace, place: Path, prepare: Callable[[Row, Path], Path]
+) -> Iterator[tuple[RunConfig, World, torch.device]]:
+    """Join the ranks, once `prepare` has written the data to `place`; give the row's config, the ranks, the device."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        prepare(row, options.data)
     world = distributed.world_of()
-    config = config_of(row, options.data / f"v{SHAPES[row.shape].vocabulary}", options.device)
+    config = config_of(row, place, options.device)
     device = device_of(config, world)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     distributed.join(world, device)
-    world.gather(str(root))  # nobody reads before it is written
-    trainer = Trainer(config, options.data, world, device, fill=fill)
-    figures = measure(trainer, row)
+    world.gather(None)  # nobody reads before it is written
+    yield config, world, device
+    distributed.leave(world)
+
+
+def write_figures(figures: Mapping[str, object], world: World) -> None:
+    """Write a row's figures where PEERS_RESULT says."""
     if world.rank == 0:
         Path(os.environ["PEERS_RESULT"]).write_text(json.dumps(figures))
-    if options.profile is not None:
-        options.profile.mkdir(parents=True, exist_ok=True)
-        profiled(trainer, options.profile / f"{row.name[:80]}.txt")
-    distributed.leave(world)
+
+
+def main() -> None:
+    parser = row_parser("run one row of benchmarks.trainer_peers through this trainer")
+    parser.add_argument("--profile", type=Path, help="folder for a table of the kernels of one more step")
+    options = parser.parse_args()
+    row = changed(find(options.row), options)
+    place = options.data / f"v{SHAPES[row.shape].vocabulary}"
+    with joined(row, options, place, prepare_data) as (config, world, device):
+        trainer = Trainer(config, options.data, world, device, fill=fill)
+        write_figures(measure(trainer, row), world)
+        if options.profile is not None:
+            options.profile.mkdir(parents=True, exist_ok=True)
+            profiled(trainer, options.profile / f"{row.name[:80]}.txt")
 
 
 if __name__ == "__main__":

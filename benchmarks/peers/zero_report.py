@@ -82,6 +82,11 @@ def _cells(*values: object) -> str:
     return "| " + " | ".join(str(value) for value in values) + " |"
 
 
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return a table of Markdown, numbers to the right."""
+    return [_cells(*titles), "|---" + "|---:" * (len(titles) - 1) + "|", *(_cells(*row) for row in rows)]
+
+
 def _number(value: float | None, form: str = ".2f", unit: float = 1.0) -> str:
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else f"{value / unit:{form}}"
 
@@ -92,59 +97,58 @@ def _ratio(value: float | None) -> str:
 
 def memory_table(rows: Iterable[Compared]) -> list[str]:
     """Return what a rank holds: between steps, by DeepSpeed's estimator, and at the peak of a GPU."""
-    lines = [
-        "| row | between steps, predicted MiB | measured MiB | estimator of DeepSpeed, MiB | peak, predicted GiB "
-        "| measured GiB |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        expected, found = row.predicted, row.measured
-        lines.append(
-            _cells(
-                row.name, _number(expected["states"], ",.2f", MIB), _number(found.get("held_bytes"), ",.2f", MIB),
-                _number(expected["estimate"], ",.2f", MIB), _number(expected["peak"], ".2f", GIB),
-                _number(found.get("gib_allocated"), ".2f") or row.failure or ("" if found else "not measured"),
-            )
-        )  # fmt: skip
-    return lines
+    titles = (
+        "row", "between steps, predicted MiB", "measured MiB", "estimator of DeepSpeed, MiB", "peak, predicted GiB",
+        "measured GiB",
+    )  # fmt: skip
+    return _table(titles, map(_memory, rows))
+
+
+def _memory(row: Compared) -> tuple[str, ...]:
+    expected, found = row.predicted, row.measured
+    return (
+        row.name, _number(expected["states"], ",.2f", MIB), _number(found.get("held_bytes"), ",.2f", MIB),
+        _number(expected["estimate"], ",.2f", MIB), _number(expected["peak"], ".2f", GIB),
+        _number(found.get("gib_allocated"), ".2f") or row.failure or ("" if found else "not measured"),
+    )  # fmt: skip
 
 
 def time_table(rows: Iterable[Compared]) -> list[str]:
     """Return steps: predicted where there is a prediction, measured, and what they consist of by the traces."""
-    lines = [
-        "| row | step, predicted ms | measured ms | tokens/s of both ranks | load before | computing | Python between "
-        "operations |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        found = row.measured
-        rate = found.get("tokens_per_second_per_gpu")
-        lines.append(
-            _cells(
-                row.name, _number(row.predicted["step_seconds"], ",.1f", 1e-3),
-                _number(found.get("step_seconds"), ",.1f", 1e-3) or "not measured",
-                "" if rate is None else f"{2 * rate:,.0f}", _number(found.get("load"), ".0f"),
-                _ratio(found.get("compute_share")), _ratio(found.get("host_share")),
-            )
-        )  # fmt: skip
-    return lines
+    titles = (
+        "row", "step, predicted ms", "measured ms", "tokens/s of both ranks", "load before", "computing",
+        "Python between operations",
+    )  # fmt: skip
+    return _table(titles, map(_times, rows))
+
+
+def _times(row: Compared) -> tuple[str, ...]:
+    found = row.measured
+    rate = found.get("tokens_per_second_per_gpu")
+    return (
+        row.name, _number(row.predicted["step_seconds"], ",.1f", 1e-3),
+        _number(found.get("step_seconds"), ",.1f", 1e-3) or "not measured",
+        "" if rate is None else f"{2 * rate:,.0f}", _number(found.get("load"), ".0f"),
+        _ratio(found.get("compute_share")), _ratio(found.get("host_share")),
+    )  # fmt: skip
 
 
 def message_table(rows: Iterable[Compared]) -> list[str]:
     """Return messages: how many of each kind, bytes sent, whether they were hidden."""
-    lines = [
-        "| row | all-gathers, reduce-scatters, all-reduces a step | sent, predicted MiB | measured MiB | exposed "
-        "| waiting for the other rank | hidden |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        found = row.measured
-        kinds = ("all_gathers", "reduce_scatters", "all_reduces")
-        counts = ", ".join(f"{found[kind]:g}" for kind in kinds) if "all_gathers" in found else "not measured"
-        shares = (_ratio(found.get(f"{one}_share")) for one in ("exposed", "waiting", "hidden"))
-        sent = (row.predicted["sent_bytes"], found.get("sent_bytes"))
-        lines.append(_cells(row.name, counts, *(_number(one, ",.2f", MIB) for one in sent), *shares))
-    return lines
+    titles = (
+        "row", "all-gathers, reduce-scatters, all-reduces a step", "sent, predicted MiB", "measured MiB", "exposed",
+        "waiting for the other rank", "hidden",
+    )  # fmt: skip
+    return _table(titles, map(_messages, rows))
+
+
+def _messages(row: Compared) -> tuple[str, ...]:
+    found = row.measured
+    kinds = ("all_gathers", "reduce_scatters", "all_reduces")
+    counts = ", ".join(f"{found[kind]:g}" for kind in kinds) if "all_gathers" in found else "not measured"
+    shares = (_ratio(found.get(f"{one}_share")) for one in ("exposed", "waiting", "hidden"))
+    sent = (row.predicted["sent_bytes"], found.get("sent_bytes"))
+    return row.name, counts, *(_number(one, ",.2f", MIB) for one in sent), *shares
 
 
 def differences(row: Compared, other: Compared) -> list[float]:
@@ -154,26 +158,20 @@ def differences(row: Compared, other: Compared) -> list[float]:
 
 def loss_table(rows: Sequence[Compared]) -> list[str]:
     """Return how far each row's losses and gradient norms are from those of our stage 3 of the same set-up."""
-    lines = [
-        "| row | steps | first loss | last loss | largest difference from ours-3 | at the last step "
-        "| gradient norm, largest relative difference |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    titles = (
+        "row", "steps", "first loss", "last loss", "largest difference from ours-3", "at the last step",
+        "gradient norm, largest relative difference",
+    )  # fmt: skip
     first = {row.setup: row for row in rows if row.name == f"ours-3-{row.setup}" and row.measured}
-    for row in rows:
-        if not row.measured or row.setup not in first:
-            continue
-        ours, losses = first[row.setup], row.measured["losses"]
-        apart = differences(row, ours)
-        pairs = zip(row.measured["grad_norms"], ours.measured["grad_norms"], strict=False)
-        norms = max(abs(a - b) / b for a, b in pairs)
-        lines.append(
-            _cells(
-                row.name, len(losses), f"{losses[0]:.6f}", f"{losses[-1]:.6f}", f"{max(apart):.1e}",
-                f"{apart[-1]:.1e}", f"{norms:.1e}",
-            )
-        )  # fmt: skip
-    return lines
+    return _table(titles, (_losses(row, first[row.setup]) for row in rows if row.measured and row.setup in first))
+
+
+def _losses(row: Compared, ours: Compared) -> tuple[object, ...]:
+    losses, apart = row.measured["losses"], differences(row, ours)
+    pairs = zip(row.measured["grad_norms"], ours.measured["grad_norms"], strict=False)
+    norms = max(abs(a - b) / b for a, b in pairs)
+    ends = f"{losses[0]:.6f}", f"{losses[-1]:.6f}"
+    return row.name, len(losses), *ends, f"{max(apart):.1e}", f"{apart[-1]:.1e}", f"{norms:.1e}"
 
 
 def script_table(scripts: Iterable[Script]) -> list[str]:

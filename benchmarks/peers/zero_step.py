@@ -5,13 +5,9 @@ Both libraries get the same module, weights and batches: only who cuts, gathers,
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
-import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,16 +15,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.fake_corpus import write_corpus
-from benchmarks.peers.ours import config_of
+from benchmarks.peers.ours import changed, joined, row_parser, wait, write_figures
 from benchmarks.peers.rows import SHAPES, Row
 from benchmarks.peers.zero_rows import EXACT, find
 from kernels.core.dtensor import local
-from train.build import device_of
 from train.metrics.profiler import Profiler
 from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.parallel.parallelize import Fill
-from train.runtime import distributed
 from train.runtime.distributed import World
 from train.spec.config import ProfileConfig, RunConfig
 
@@ -104,12 +98,12 @@ def measure(stepper: Stepper, row: Row, world: World, device: torch.device, befo
     began = time.perf_counter()
     for number in range(row.steps):
         if number == row.warmup:
-            _wait(device)
+            wait(device)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
             began = time.perf_counter()
         found.append(stepper.step())
-    _wait(device)
+    wait(device)
     seconds = (time.perf_counter() - began) / (row.steps - row.warmup)
     if device.type == "cuda":
         memory = {
@@ -141,38 +135,17 @@ def traced(stepper: Stepper, folder: Path, world: World) -> None:
     profiler.close()
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
 def main(make: Make, description: str) -> None:
     """Run one row, by the words of the command line, and write its figures where PEERS_RESULT says."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("row")
-    parser.add_argument("--data", type=Path, default=Path("/tmp/trainer_peers"))
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="further settings")
-    parser.add_argument("--steps", type=int, help="instead of the row's")
+    parser = row_parser(description)
     parser.add_argument("--trace", type=Path, help="folder for the traces of some further steps")
     options = parser.parse_args()
-    row = find(options.row)
-    steps = options.steps or row.steps
-    row = replace(row, settings=(*row.settings, *options.set), steps=steps, warmup=min(row.warmup, steps // 2))
-    if int(os.environ.get("RANK", "0")) == 0:
-        prepare_data(row, options.data)
-    world = distributed.world_of()
-    config = config_of(row, options.data / f"zipf{SHAPES[row.shape].vocabulary}", options.device)
-    device = device_of(config, world)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    distributed.join(world, device)
-    world.gather(None)  # nobody reads before it is written
-    before = resident("VmRSS")
-    stepper = make(config, options.data, world, device, row.name.endswith(EXACT))
-    figures = measure(stepper, row, world, device, before)
-    if options.trace is not None:
-        traced(stepper, options.trace, world)
-    if world.rank == 0:
-        Path(os.environ["PEERS_RESULT"]).write_text(json.dumps(figures))
-    distributed.leave(world)
+    row = changed(find(options.row), options)
+    place = options.data / f"zipf{SHAPES[row.shape].vocabulary}"
+    with joined(row, options, place, prepare_data) as (config, world, device):
+        before = resident("VmRSS")
+        stepper = make(config, options.data, world, device, row.name.endswith(EXACT))
+        figures = measure(stepper, row, world, device, before)
+        if options.trace is not None:
+            traced(stepper, options.trace, world)
+        write_figures(figures, world)
