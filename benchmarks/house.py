@@ -174,8 +174,8 @@ def main() -> None:
     print(table(rows))
     print(f"\n{sum(count for count, _ in everything)} lines in {len(everything)} files")
     print(
-        "over 400 lines: "
-        + ", ".join(f"{name} {count}" for count, name in sorted(everything, reverse=True) if count > 400)
+        f"over {LONG} lines: "
+        + ", ".join(f"{name} {count}" for count, name in sorted(everything, reverse=True) if count > LONG)
     )
     found = circles(imports_of(PACKAGES))
     print(f"\n{len(found)} circles of imports, {sum(map(len, found))} modules in them")

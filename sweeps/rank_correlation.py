@@ -19,22 +19,6 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
     return _pearson(mean_ranks(np.asarray(a, dtype=float)), mean_ranks(np.asarray(b, dtype=float)))
 
 
-def top_down(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the correlation of Savage scores: a rank correlation in which the lowest values count most.
-
-    Ties share the mean of their scores; infinite values rank as the worst. None with fewer than three pairs or where
-    one side is all ties. Source: Iman and Conover, A measure of top-down correlation, Technometrics 29 (1987).
-    """
-    if len(a) < 3:
-        return None
-    return _pearson(savage_scores(np.asarray(a, dtype=float)), savage_scores(np.asarray(b, dtype=float)))
-
-
-def savage_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each value's score: the i-th lowest of n has 1/i + 1/(i+1) + … + 1/n, equal ones the mean of theirs."""
-    return _by_place(values, np.cumsum(1.0 / np.arange(len(values), 0, -1))[::-1])
-
-
 def at_least(correlation: float, pairs: int, errors: float) -> float:
     """Return a rank correlation less so many of its standard errors, which Fisher's z has as 1 / sqrt(pairs - 3)."""
     if pairs < 4:
@@ -51,11 +35,6 @@ def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
 
 def mean_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each value's rank from 0, equal ones sharing the mean of theirs."""
-    return _by_place(values, np.arange(len(values), dtype=float))
-
-
-def _by_place(values: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each value's score, of those given from the lowest value to the highest; equal ones share the mean."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    mean: NDArray[np.float64] = np.add.reduceat(scores, np.cumsum(counts) - counts) / counts
-    return mean[inverse]
+    mean: NDArray[np.float64] = np.add.reduceat(np.arange(len(values), dtype=float), np.cumsum(counts) - counts)
+    return (mean / counts)[inverse]

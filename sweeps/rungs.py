@@ -51,14 +51,6 @@ def first_rung(least: int, R: int, eta: int) -> int:
     return -(-R // parts)
 
 
-def most_at_the_end(trials: int, rungs: int, eta: int) -> int:
-    """Return how many trials promotion may bring to the last of `rungs` at most: were each the best up to then.
-
-    The top floor(n/eta) of the first n has a newcomer each time from n = eta on, so a rung keeps eta - 1 of them.
-    """
-    return max(0, trials - (rungs - 1) * (eta - 1))
-
-
 def always_enough(rungs: int, eta: int) -> int:
     """Return how many trials let promotion bring one to the last of `rungs` in any case, where none fails."""
     count: int = eta ** (rungs - 1)

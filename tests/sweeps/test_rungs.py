@@ -9,7 +9,7 @@ import pytest
 from sweeps.designs.isoflop import Shape
 from sweeps.designs.ladder import ladder, nearest
 from sweeps.designs.random_nd import random_nd
-from sweeps.rungs import Rung, always_enough, brackets, crossed, enter, first_rung, levels, most_at_the_end
+from sweeps.rungs import Rung, always_enough, brackets, crossed, enter, first_rung, levels
 from sweeps.schedulers.random import FullRuns
 
 
@@ -50,11 +50,6 @@ def test_the_first_rung_is_counted_down_from_the_end(least: int, R: int, eta: in
     assert first_rung(least, R, eta) == expected
     with pytest.raises(ValueError, match="eta=1"):
         first_rung(least, R, 1)
-
-
-@pytest.mark.parametrize(("trials", "rungs", "eta", "most"), [(9, 3, 3, 5), (2, 3, 3, 0), (5, 3, 3, 1), (7, 1, 4, 7)])
-def test_how_many_can_come_to_the_end(trials: int, rungs: int, eta: int, most: int) -> None:
-    assert most_at_the_end(trials, rungs, eta) == most
 
 
 @pytest.mark.parametrize(("rungs", "eta", "enough"), [(1, 3, 1), (2, 3, 3), (4, 3, 27), (3, 2, 4)])

@@ -10,8 +10,6 @@ from torch import Tensor
 from train.health.replica_hashes import fingerprints
 from train.health.shard_names import Part
 
-Gradients = Callable[[], Iterable[tuple[str, Tensor]]]
-
 
 class CorruptionError(RuntimeError):
     """Arithmetic that was repeated gave other bits: the device, or what runs on it, cannot be trusted."""

@@ -133,11 +133,6 @@ def _product(a: Narrowed, b: Narrowed, dtype: torch.dtype, fast: bool) -> Tensor
     return torch._scaled_mm(a[0], b[0], scale_a=a[1], scale_b=b[1], out_dtype=dtype, use_fast_accum=fast)
 
 
-def _columns_first(x: Tensor) -> Tensor:
-    """Return x with its columns contiguous in memory: the same numbers, another layout."""
-    return x.t().contiguous().t()
-
-
 class _Tensorwise(torch.autograd.Function):
     """x (tokens, columns) @ weight (rows, columns).T with one factor a tensor in all three products.
 

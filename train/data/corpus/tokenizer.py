@@ -21,7 +21,6 @@ Encoder = Callable[[bytes], bytes]
 """A document (UTF-8) to its tokens (little-endian, of the shards' width), without the separator."""
 
 FILE = "tokenizer.json"
-SMALLEST_VOCABULARY = 258
 SAMPLE_BYTES = 16_000_000
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")

@@ -63,18 +63,6 @@ def tensor_parallel(
     yield Message(ALL_REDUCE, "tp", axes.tp, FULL * whole, 1, "gradients of norms", "update")
 
 
-def all_reduced_layers(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBatches) -> Iterator[Message]:
-    """Yield what tensor parallelism without sequence parallelism would send in blocks: an all-reduce for each layer.
-
-    For planning: the trainer always cuts the sequence. Bytes are the same; every rank keeps the whole stream instead.
-    """
-    layers = len(stage.blocks)
-    for sequences, count in Counter(micro.sizes).items():
-        size = stream_bytes(config, axes, sequences)
-        for of, phase in (("outputs of layers", "forward"), ("gradients of inputs", "backward")):
-            yield Message(ALL_REDUCE, "tp", axes.tp, size, 2 * layers * count, of, phase)
-
-
 def whole_weights(config: RunConfig, stage: Stage) -> list[Weight]:
     """Return the weights of a stage that every rank of tensor parallelism holds whole: its norms."""
     blocks = [weight for weight in block_weights(config.model).values() if weight.tp_dim is None]

@@ -55,11 +55,3 @@ def bus_factor(collective: str, ranks: int) -> float:
 def between_ranks(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return the messages that are sent: more than one rank, at least once, at least one byte."""
     return tuple(one for one in messages if one.ranks > 1 and one.volume > 0)
-
-
-def sent_by_axis(messages: Iterable[Message]) -> dict[str, float]:
-    """Return what one rank sends in a step along each axis [bytes]."""
-    total: dict[str, float] = {}
-    for one in messages:
-        total[one.axis] = total.get(one.axis, 0.0) + one.sent
-    return total

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 from kernels.cross_entropy.linear import TRITON_CHUNK_BYTES, chunk_rows
 from train.spec.communication.data_parallel import BUCKET, FIRST_BUCKET, buckets, units
 from train.spec.communication.experts import expert_parallel
-from train.spec.communication.layers import all_reduced_layers, head_chunks, tensor_parallel
+from train.spec.communication.layers import head_chunks, stream_bytes, tensor_parallel
 from train.spec.communication.messages import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -22,7 +22,6 @@ from train.spec.communication.messages import (
     REDUCE_SCATTER,
     Message,
     bus_factor,
-    sent_by_axis,
 )
 from train.spec.communication.stages import micro_batches_of, stages
 from train.spec.communication.step import step_messages
@@ -115,8 +114,8 @@ def test_sequence_parallelism_sends_as_much_as_all_reduces() -> None:
     shape = axes(made.parallel, 4)
     (stage,), micro = stages(made, shape, 0), micro_batches_of(made, shape, "cuda")
     layers = [one for one in tensor_parallel(made, shape, stage, micro) if one.of in OF_BLOCKS]
-    plain = list(all_reduced_layers(made, shape, stage, micro))
-    assert {one.collective for one in plain} == {ALL_REDUCE}
+    each = stream_bytes(made, shape, 1) * sum(micro.sizes) * 2 * len(stage.blocks)  # attention and feed-forward layer
+    plain = [Message(ALL_REDUCE, "tp", shape.tp, each, 1, "layers", phase) for phase in ("forward", "backward")]
     assert sum(one.sent for one in layers) == sum(one.sent for one in plain) > 0
 
 
@@ -128,7 +127,8 @@ def test_few_key_value_heads_make_context_parallelism_cheap() -> None:
         step_messages(made, axes(made.parallel, 4))
         for made in (config(model=replace(MODEL, kv_heads=heads), cp=4, dp_shard=1) for heads in (16, 4))
     )
-    assert sent_by_axis(many)["cp"] == 4 * sent_by_axis(few)["cp"] > 0
+    sent = [sum(one.sent for one in found if one.axis == "cp") for found in (many, few)]
+    assert sent[0] == 4 * sent[1] > 0
 
 
 def test_a_world_of_one_sends_nothing() -> None:
