@@ -86,8 +86,8 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     ]
     if measured:
         about = (
-            f"idle share on {asked.pp} processes of this machine (gloo): measured in the quietest of several steps, "
-            "and simulated with the median times of the others' passes and messages"
+            f"idle share on {asked.pp} processes of this machine (gloo): in the median of every other step, and "
+            "simulated with what passes and messages took in the steps between, as it varies"
         )
         lines += ["", about, "", *measured_table(measured)]
     said = {

@@ -27,36 +27,36 @@ from train.spec.yamlfile import dump
 
 VOCABULARY, LENGTH = 512, 128
 WIDTH, LAYERS, HEAD = 256, 8, 64
-FIRST, RECORDED = 3, 12
+FIRST, RECORDED = 3, 24
 """The first step that is traced, and how many are."""
 POLL_SECONDS, GRACE_SECONDS, MOST_SECONDS = 0.2, 10.0, 300.0
 
 
-def config_of(layout: ParallelConfig, count: int, data_root: Path) -> RunConfig:
-    """Return the run of `count` micro-batches of one sequence a step, some of whose steps every rank traces."""
+def config_of(layout: ParallelConfig, count: int, data_root: Path, recorded: int = RECORDED) -> RunConfig:
+    """Return the run of `count` micro-batches of one sequence a step, `recorded` of whose steps every rank traces."""
     tokens = count * LENGTH
     return resolve(
         RunConfig(
             model=ModelConfig(width=WIDTH, layers=max(LAYERS, layout.pp * stages_per_rank(layout)), head_dim=HEAD),
             data=DataConfig(name=made_up.NAME, vocab_size=VOCABULARY, sequence_length=LENGTH),
             batch=BatchConfig(tokens=tokens),
-            budget=BudgetConfig(tokens=tokens * (FIRST + RECORDED)),
+            budget=BudgetConfig(tokens=tokens * (FIRST + recorded)),
             eval=EvalConfig(sequences=layout.pp, count=1),
             parallel=replace(layout, micro_batch_sequences=1),
-            profile=ProfileConfig(start=FIRST, steps=RECORDED, ranks="all"),
+            profile=ProfileConfig(start=FIRST, steps=recorded, ranks="all"),
             runtime=RuntimeConfig(device="cpu", data_root=str(data_root), system_seconds=0.0),
         )
     )
 
 
-def measure(layout: ParallelConfig, count: int, folder: Path) -> Measured:
-    """Train a few steps in a new folder below one that has the made-up corpus, and read the traces.
+def measure(layout: ParallelConfig, count: int, folder: Path, recorded: int = RECORDED) -> Measured:
+    """Train some steps in a new folder below one that has the made-up corpus, and read the traces.
 
     ValueError with the ranks' own words where one fails.
     """
     run = folder / f"{layout.pp_schedule}-{count}"
     run.mkdir()
-    (run / "config.yaml").write_text(dump(asdict(config_of(layout, count, folder))), encoding="utf-8")
+    (run / "config.yaml").write_text(dump(asdict(config_of(layout, count, folder, recorded))), encoding="utf-8")
     done = run_ranks(Launch(run, layout.pp), grace=GRACE_SECONDS, most_seconds=MOST_SECONDS, poll=POLL_SECONDS)
     failed = done.failed
     if failed is not None:

@@ -27,6 +27,7 @@ from study.bench.pipeline_table import (
 from study.planning.timeline_picture import FILLS, draw, lane, ticks_of
 from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import SCHEDULES, can_split
+from train.spec.pipeline_schedule.observed import observe
 from train.spec.pipeline_schedule.orders import Kind, orders
 from train.spec.pipeline_schedule.simulation import even_times, simulate
 from train.spec.pipeline_schedule.trace import Measured
@@ -154,25 +155,27 @@ def test_what_cannot_be_compared_is_refused(words: str, error: str, capsys: pyte
 def test_measured_rows_stand_beside_the_simulation_of_their_own_passes() -> None:
     layout = ParallelConfig(pp=2, pp_schedule="gpipe")
     times = even_times(layout, 1.0, 2.0)
-    late = replace(times, message=1.5)  # what the steps had and the times do not tell
-    found = found_of(layout, 4, Measured((simulate(layout, 4, late),), times))
-    assert (found.simulated_ms, found.step_ms) == (15, 18)
+    late = replace(times, message=1.5)  # what the held-out step had and the others do not tell
+    found = found_of(layout, 4, Measured((simulate(layout, 4, late),), observe([simulate(layout, 4, times)], layout)))
+    assert [found.simulated_ms, found.step_ms] == pytest.approx([15, 18])
     assert found.simulated_share == pytest.approx(found.formula_share) == pytest.approx(0.2)
+    assert found.even_share == pytest.approx(found.simulated_share)
     assert found.idle_share == pytest.approx(1 - 12 / 18)
-    assert (found.quietest_idle_share, found.quietest_step_ms) == (found.idle_share, 18)
     _, row, _, said = measured_table([found])
-    assert row.replace(" %", "%").split() == ["4", "gpipe", "33.3%", "20.0%", "33.3%", "20.0%", "18", "15", "18"]
+    assert row.replace(" %", "%").split() == ["4", "gpipe", "33.3%", "20.0%", "20.0%", "20.0%", "18", "15"]
     assert said.endswith("0 of 1; median 13.3 points off, at most 13.3")
-    exact = found_of(layout, 4, Measured((simulate(layout, 4, late),), late))
-    assert "1 of 1; median 0.0 points off" in measured_table([exact])[-1]
+    exact = simulate(layout, 4, late)
+    assert (
+        "1 of 1; median 0.0" in measured_table([found_of(layout, 4, Measured((exact,), observe([exact], layout)))])[-1]
+    )
 
 
 @pytest.mark.slow
 def test_the_trainer_runs_its_passes_in_the_simulated_order(tmp_path: Path) -> None:
     layout = ParallelConfig(pp=2, pp_schedule="zbv" if can_split() else "interleaved", pp_stages=2)
     made_up.write_corpus(tmp_path, pipeline_ranks.VOCABULARY)
-    found = pipeline_ranks.measure(layout, 3, tmp_path)
-    assert len(found.steps) == pipeline_ranks.RECORDED
-    for step in found.steps:
+    found = pipeline_ranks.measure(layout, 3, tmp_path, recorded=6)
+    assert len(found.held_out) == 3
+    for step in found.held_out:
         assert tuple(tuple(timed.one for timed in rank) for rank in step.ranks) == orders(layout, 3)
     assert 0 < found.idle_share < 1

@@ -10,10 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import rank_of, stages_per_rank
 from train.spec.pipeline_schedule.orders import Kind, Order, Pass, in_flight, orders
+
+
+class PassTimes(Protocol):
+    """What a simulation asks for, each time anew."""
+
+    def of(self, one: Pass) -> float:
+        """Return how long a pass takes."""
+        ...
+
+    def to_other_rank(self) -> float:
+        """Return how long a message takes to another rank."""
+        ...
+
+    def to_next_pass(self) -> float:
+        """Return what a rank needs from the end of a pass to the beginning of its next one, if that has its input."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,14 @@ class Times:
         if one.kind is Kind.WEIGHT:
             return self.backward_weight[stage]
         return self.backward_input[stage] + self.backward_weight[stage]
+
+    def to_other_rank(self) -> float:
+        """Return `message`."""
+        return self.message
+
+    def to_next_pass(self) -> float:
+        """Return `between`."""
+        return self.between
 
 
 def even_times(
@@ -99,7 +124,7 @@ class Timeline:
         return sum(self.idle) / len(self.idle)
 
 
-def simulate(layout: ParallelConfig, count: int, times: Times) -> Timeline:
+def simulate(layout: ParallelConfig, count: int, times: PassTimes) -> Timeline:
     """Return when every pass of `count` micro-batches runs. Raises ValueError for a number that cannot be taken."""
     return _Simulation(layout, orders(layout, count), times).run()
 
@@ -114,7 +139,7 @@ def waiting(layout: ParallelConfig, count: int) -> float:
 
 
 class _Simulation:
-    def __init__(self, layout: ParallelConfig, order: Sequence[Order], times: Times) -> None:
+    def __init__(self, layout: ParallelConfig, order: Sequence[Order], times: PassTimes) -> None:
         self._layout, self._orders, self._times = layout, order, times
         self._last = layout.pp * stages_per_rank(layout) - 1
         self._arrival: dict[tuple[int, bool, int], float] = {}  # when a pass's need is met, by stage, forward, number
@@ -143,7 +168,7 @@ class _Simulation:
             end = start + self._times.of(one)
             done.append(Timed(rank, one, start, end))
             sent = self._send(one, rank, end)
-            self._free[rank] = (sent if self._sender_waits(order, len(done) - 1) else end) + self._times.between
+            self._free[rank] = (sent if self._sender_waits(order, len(done) - 1) else end) + self._times.to_next_pass()
         return len(done) > before
 
     def _ready(self, one: Pass) -> float | None:
@@ -162,7 +187,7 @@ class _Simulation:
         to = one.stage + (1 if forward else -1)
         if not 0 <= to <= self._last:
             return end
-        there = end + (self._times.message if rank_of(self._layout, to) != rank else 0.0)
+        there = end + (self._times.to_other_rank() if rank_of(self._layout, to) != rank else 0.0)
         self._arrival[to, forward, one.micro_batch] = there
         return there
 

@@ -6,14 +6,14 @@ The trainer marks each pass in torch's profiler by `mark`. A trace is the JSON t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from train.spec.config import ParallelConfig
-from train.spec.pipeline_layout import rank_of, stages_per_rank
+from train.spec.pipeline_schedule.observed import Observed, observe
 from train.spec.pipeline_schedule.orders import Kind, Pass
-from train.spec.pipeline_schedule.simulation import Timed, Timeline, Times
+from train.spec.pipeline_schedule.simulation import Timed, Timeline
 
 PREFIX = "pipeline "
 CATEGORIES = ("gpu_user_annotation", "user_annotation")
@@ -27,29 +27,24 @@ def mark(stage: int, kind: Kind, micro_batch: int) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """The steps of a traced pipeline [ms], each beginning at 0 with its first pass, and the times of its passes.
+    """The steps of a traced pipeline [ms], each beginning at 0 with its first pass.
 
-    quietest: the shortest step, least held up by whatever else runs there. times: medians of all other steps, so that
-    what is simulated with them is a prediction of the quietest.
+    observed: what passes and messages took in every other step. held_out: the steps between them, so that what is
+    simulated with those times is a prediction. A trace of one step has it in both.
     """
 
-    steps: tuple[Timeline, ...]
-    times: Times
-
-    @property
-    def quietest(self) -> Timeline:
-        """The shortest step."""
-        return _quietest(self.steps)
+    held_out: tuple[Timeline, ...]
+    observed: Observed
 
     @property
     def idle_share(self) -> float:
-        """The median step's share of all ranks' time in which they run no pass."""
-        return statistics.median(step.idle_share for step in self.steps)
+        """The share of all ranks' time in which they run no pass, in the median step that is held out."""
+        return statistics.median(step.idle_share for step in self.held_out)
 
     @property
     def step_ms(self) -> float:
-        """The median time from a step's first pass to its last [ms]."""
-        return statistics.median(step.step for step in self.steps)
+        """The time from a step's first pass to its last, in the median step that is held out [ms]."""
+        return statistics.median(step.step for step in self.held_out)
 
 
 def read(traces: Sequence[Mapping[str, Any]], layout: ParallelConfig) -> Measured:
@@ -65,12 +60,7 @@ def read(traces: Sequence[Mapping[str, Any]], layout: ParallelConfig) -> Measure
             "record them with profile.ranks=all"
         )
     steps = tuple(_step([{one: spans[i] for one, spans in rank.items()} for rank in ranks]) for i in range(*counts))
-    others = tuple(step for step in steps if step is not _quietest(steps))
-    return Measured(steps, _times(others or steps, layout))
-
-
-def _quietest(steps: Sequence[Timeline]) -> Timeline:
-    return min(steps, key=lambda step: step.step)
+    return Measured(steps[1::2] or steps, observe(steps[::2], layout))
 
 
 def _passes(rank: int, trace: Mapping[str, Any]) -> dict[Pass, list[Timed]]:
@@ -102,63 +92,4 @@ def _step(ranks: Sequence[Mapping[Pass, Timed]]) -> Timeline:
             )
             for rank in ranks
         )
-    )
-
-
-def _times(steps: Sequence[Timeline], layout: ParallelConfig) -> Times:
-    """Return the median time of each stage's passes, of a message to a rank that waits for it, and between passes."""
-    taken: dict[tuple[int, Kind], list[float]] = {}
-    for step in steps:
-        for timed in (one for rank in step.ranks for one in rank):
-            taken.setdefault((timed.one.stage, timed.one.kind), []).append(timed.end - timed.start)
-    usual = {key: statistics.median(values) for key, values in taken.items()}
-
-    def of(kind: Kind, half: bool = False) -> tuple[float, ...]:
-        stages = range(layout.pp * stages_per_rank(layout))
-        return tuple(usual[s, kind] if (s, kind) in usual else usual[s, Kind.BACKWARD] * half / 2 for s in stages)
-
-    waited = [wait for step in steps for wait in _waits(step, layout)]
-    messages, between = ([wait.seconds for wait in waited if wait.message is which] for which in (True, False))
-    return Times(
-        of(Kind.FORWARD), of(Kind.INPUT, half=True), of(Kind.WEIGHT, half=True), _usual(messages), _usual(between)
-    )
-
-
-def _usual(values: Sequence[float]) -> float:
-    return max(0.0, statistics.median(values)) if values else 0.0
-
-
-@dataclass(frozen=True)
-class _Wait:
-    """How long a rank stood before a pass: for a message that was sent when it was free, or with all that it needed."""
-
-    message: bool
-    seconds: float
-
-
-def _waits(step: Timeline, layout: ParallelConfig) -> Iterator[_Wait]:
-    """Yield the waits of a step whose cause is sure: passes for which the rank and a message were late are left out."""
-    every = {timed.one: timed for rank in step.ranks for timed in rank}
-    for rank in step.ranks:
-        free = 0.0
-        for place, timed in enumerate(rank):
-            source = _source(timed, every, layout)
-            if source is None and place:
-                yield _Wait(False, timed.start - free)
-            elif source is not None and source.end >= free:
-                yield _Wait(True, timed.start - source.end)
-            free = timed.end
-
-
-def _source(timed: Timed, every: Mapping[Pass, Timed], layout: ParallelConfig) -> Timed | None:
-    """Return the pass of another rank whose result a pass needs; None where there is none."""
-    one = timed.one
-    if one.kind is Kind.WEIGHT:
-        return None
-    stage = one.stage + (-1 if one.kind is Kind.FORWARD else 1)
-    if not 0 <= stage < layout.pp * stages_per_rank(layout) or rank_of(layout, stage) == timed.rank:
-        return None
-    kinds = (Kind.FORWARD,) if one.kind is Kind.FORWARD else (Kind.BACKWARD, Kind.INPUT)
-    return next(
-        every[Pass(stage, kind, one.micro_batch)] for kind in kinds if Pass(stage, kind, one.micro_batch) in every
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 
 from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import SCHEDULES
-from train.spec.pipeline_schedule.orders import Pass
+from train.spec.pipeline_schedule.observed import Observed
+from train.spec.pipeline_schedule.orders import Kind, Pass
 from train.spec.pipeline_schedule.simulation import Times, simulate
 from train.spec.pipeline_schedule.trace import mark, read
 
@@ -47,27 +50,49 @@ def traces(
 def test_a_trace_gives_back_the_steps_and_times_that_made_it(name: str) -> None:
     layout = LAYOUTS[name]
     wanted, found = simulate(layout, 4, times(layout)), read(traces(layout), layout)
-    assert len(found.steps) == 3
+    usual = found.observed.usual(layout)
     assert found.idle_share == pytest.approx(wanted.idle_share)
     assert found.step_ms == pytest.approx(wanted.step)
-    assert [[one.one for one in rank] for rank in found.steps[1].ranks] == [
+    assert [[one.one for one in rank] for rank in found.held_out[0].ranks] == [
         [one.one for one in rank] for rank in wanted.ranks
     ]
-    assert found.times.forward == pytest.approx(times(layout).forward)
-    assert found.times.backward_input == pytest.approx(times(layout).backward_input)
-    assert found.times.backward_weight == pytest.approx(times(layout).backward_weight)
-    assert found.times.message == pytest.approx(0.25)
-    assert found.times.between == pytest.approx(0.125)
+    assert usual.forward == pytest.approx(times(layout).forward)
+    assert usual.backward_input == pytest.approx(times(layout).backward_input)
+    assert usual.backward_weight == pytest.approx(times(layout).backward_weight)
+    assert usual.message == pytest.approx(0.25)
+    assert usual.between == pytest.approx(0.125)
 
 
-def test_times_are_of_other_steps_than_the_quietest() -> None:
+def test_times_are_of_other_steps_than_those_held_out() -> None:
     layout = LAYOUTS["1f1b"]
     found, even = read(traces(layout, speeds=(1.0, 2.0, 1.0)), layout), read(traces(layout), layout)
-    assert found.quietest is found.steps[1]
-    assert found.quietest.step == pytest.approx(even.step_ms / 2)
-    assert found.times.forward == pytest.approx(even.times.forward)
-    assert found.times.message == pytest.approx(even.times.message)
-    assert simulate(layout, 4, found.times).step == pytest.approx(even.step_ms)
+    assert len(found.held_out) == 1 and found.step_ms == pytest.approx(even.step_ms / 2)
+    assert found.observed.usual(layout).forward == pytest.approx(even.observed.usual(layout).forward)
+    assert simulate(layout, 4, found.observed.usual(layout)).step == pytest.approx(even.step_ms)
+    alone = read(traces(layout, speeds=(1.0,)), layout)
+    assert alone.step_ms == pytest.approx(even.step_ms)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_drawn_times_are_those_observed(name: str) -> None:
+    layout = LAYOUTS[name]
+    observed = read(traces(layout, speeds=(1.0, 1.0, 2.0)), layout).observed  # the first and the third step
+    step = simulate(layout, 4, observed.drawn(random.Random(3)))
+    took = {1.0: 0, 2.0: 0}
+    for timed in (one for rank in step.ranks for one in rank):
+        ratio = times(layout).of(timed.one) / (timed.end - timed.start)
+        took[round(ratio, 6)] += 1
+    assert all(took.values())
+
+
+def test_passes_that_vary_leave_a_pipeline_more_idle_than_their_median() -> None:
+    layout = LAYOUTS["gpipe"]
+    passes = {(stage, kind): (1.0, 2.0, 3.0) for stage in (0, 1) for kind in (Kind.FORWARD, Kind.BACKWARD)}
+    observed, draw = Observed(passes, (0.0,), (0.0,)), random.Random(0)
+    even = simulate(layout, 8, observed.usual(layout)).idle_share
+    varied = [simulate(layout, 8, observed.drawn(draw)).idle_share for _ in range(200)]
+    assert even == pytest.approx(1 / 9)
+    assert 1.5 * even < statistics.median(varied) < 3 * even
 
 
 def test_marks_as_the_gpu_ran_them_go_before_those_of_the_cpu() -> None:
