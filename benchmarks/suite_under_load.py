@@ -1,19 +1,19 @@
 """Is the suite green on a busy machine, in any order? `python -m benchmarks.suite_under_load --times 10 [WORDS …]`.
 
-Each time processes that only count keep every core busy, and the tests run in another order. Prints what failed and how
-often, with the seeds of the orders; what fails alone with `pytest --shuffle SEED` fails for its order. WORDS go to
-pytest (files, -k …). The output of each run is kept in the folder `--logs`.
+Each time processes that only count keep every core busy, and the tests run in another order. Prints the machine's load,
+what failed and how often, with the seeds of the orders; what fails alone with `pytest --shuffle SEED` fails for its
+order. WORDS go to pytest (files, -k …). The output of each run is kept in the folder `--logs`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import re
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -33,9 +33,9 @@ def main() -> int:
     for hog in hogs:
         hog.start()
     for seed in range(options.first, options.first + options.times):
-        began, log = time.monotonic(), options.logs / f"{seed}.log"
-        found, summary = _run(seed, options.workers, words, log)
-        print(f"order {seed}: {summary}, {time.monotonic() - began:.0f} s; {log}", flush=True)
+        log = options.logs / f"{seed}.log"
+        found, summary, loads = _run(seed, options.workers, words, log)
+        print(f"order {seed}, load {min(loads):.0f} to {max(loads):.0f}: {summary}; {log}", flush=True)
         for name in found:
             failed[name].append(seed)
     for hog in hogs:
@@ -45,14 +45,19 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _run(seed: int, workers: int, words: list[str], log: Path) -> tuple[list[str], str]:
-    """Run the tests once; return the ones that failed, and pytest's last line."""
+def _run(seed: int, workers: int, words: list[str], log: Path) -> tuple[list[str], str, list[float]]:
+    """Run the tests once; return the ones that failed, pytest's last line, and the load of each minute."""
     command = [sys.executable, "-m", "pytest", "-v", f"--shuffle={seed}", f"--numprocesses={workers}"]
     with log.open("w") as file:
-        subprocess.run([*command, "--dist=worksteal", *words], stdout=file, stderr=file, check=False)
+        tests = subprocess.Popen([*command, "--dist=worksteal", *words], stdout=file, stderr=file)
+    loads = [os.getloadavg()[0]]
+    while tests.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            tests.wait(timeout=60)
+        loads.append(os.getloadavg()[0])
     text = log.read_text()
     names = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
-    return sorted(set(names)), text.strip().splitlines()[-1].strip("= ")
+    return sorted(set(names)), text.strip().splitlines()[-1].strip("= "), loads
 
 
 def _count() -> None:

@@ -22,6 +22,8 @@ COPIED = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvc/plots/budgets.json
 STUDY = Path("conf/study/isoflop.yaml")
 PAGE = (ROOT / "docs/dvc.md").read_text("utf-8")
 METRICS = ["a", "loss", "N", "D", "backtest", "E", "A", "B", "alpha", "beta", "runs"]
+LIMIT_SECONDS = 600.0
+"""What takes seconds is waited for so long: a machine that is busy elsewhere is not wrong."""
 UP_TO_DATE = "Data and pipelines are up to date."
 
 
@@ -48,7 +50,7 @@ class Project:
     def dvc(self, command: str) -> str:
         """Run a command; return what it printed, stderr last, as there: words with spaces do not occur."""
         started = self._process.start("dvc.__main__", *command.split(), cwd=self.path, env=self._environment)
-        out, err = started.communicate(timeout=120)
+        out, err = started.communicate(timeout=LIMIT_SECONDS)
         assert started.returncode == 0, f"dvc {command}\n{out}\n{err}"
         return out + err
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.warm import Warm
 
+LIMIT_SECONDS = 300.0
+"""What takes a second is waited for so long: a machine that is busy elsewhere is not wrong."""
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 MISTAKES = re.findall(r"^\$ (.+)\n(.+)$", "\n".join(re.findall(r"^```console\n(.*?)^```$", PAGE, re.M | re.S)), re.M)
@@ -52,7 +54,7 @@ def test_a_mistake_is_answered_in_a_line(command: str, answer: str, process: War
     words = shlex.split(command)
     module, rest = ("study.console", words[1:]) if words[0] == "scaling-study" else (words[2], words[3:])
     started = process.start(module, *rest, cwd=folder, env={**os.environ, "COLUMNS": "80"})
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=LIMIT_SECONDS)
     assert started.returncode == 2, out + err
     pattern = ".*".join(map(re.escape, answer.split("…")))
     assert re.search(f"(?m)^{pattern}", err), f"{command}\n{err}"

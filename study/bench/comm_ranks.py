@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from study.bench.comm_settings import Wanted
 from study.process.children import interpreter, job_environment, kill, spawn
+from study.process.ports import meeting_port
 from study.storage.files import last_lines
 from train.spec.communication.cluster import Compute
 from train.spec.communication.fit import LinkFit, Timed, fit_link
@@ -56,14 +56,11 @@ def measure(wanted: Wanted, out: Path, say: Callable[[str], None]) -> bool:
 
     ValueError with the ranks' own words where one fails.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     command = [*interpreter(), "-m", MODULE, "--out", str(out), "--backend", wanted.backend]
     command += ["--sizes", ",".join(map(str, wanted.sizes)), "--collectives", ",".join(wanted.collectives)]
     command += ["--seconds", str(wanted.seconds)]
     command += ["--ceilings"] if wanted.profile is not None else []
-    base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting_port())}
     base |= {"WORLD_SIZE": str(wanted.ranks)}
     processes = {}
     log = out.with_suffix(".log")

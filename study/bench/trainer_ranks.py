@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from study.process.children import PEERS_GRACE, Started, job_environment, kill, spawn, trainer_command
+from study.process.ports import meeting_port
 
 POLL_SECONDS = 0.02
 SAID_LINES = 200
@@ -83,10 +83,7 @@ def run_ranks(
     Ranks that outlive a failed one by `grace` seconds are killed, and all of them after `most_seconds`, or where
     `watch` raises.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting_port())}
     base |= {"WORLD_SIZE": str(launch.ranks), "OMP_NUM_THREADS": "1"}
     command = trainer_command(launch.folder / "config.yaml", launch.until) + ["--unsaved"] * (not launch.saves)
     processes: dict[int, Started] = {}

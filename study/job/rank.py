@@ -1,11 +1,8 @@
-"""The address at which the ranks of a job meet, and the ports that they try."""
+"""The address at which the ranks of a job meet."""
 
 from __future__ import annotations
 
 import socket
-
-FIRST_PORT, PORTS = 20000, 12000
-"""Rendezvous ports: below the kernel's ephemeral range, which starts at 32768."""
 
 
 def own_address() -> str:

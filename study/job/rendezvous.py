@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from study.executors.base import RankInfo
-from study.job.rank import FIRST_PORT, PORTS, own_address
-from study.process.ports import is_free
+from study.job.rank import own_address
+from study.process.ports import FIRST_PORT, PORTS, is_free
 from study.storage.files import file_size, read_json, tail
 from study.storage.layout import AttemptFolder
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
+
+FIRST_PORT, PORTS = 20000, 12000
+"""Where ranks meet: below the kernel's ephemeral range, which starts at 32768. It gives these to no other process."""
 
 
 def is_free(port: int, host: str = "", reuse: bool = False) -> bool:
@@ -15,3 +19,11 @@ def is_free(port: int, host: str = "", reuse: bool = False) -> bool:
         except (OSError, OverflowError):
             return False
         return True
+
+
+def meeting_port(host: str = "127.0.0.1") -> int:
+    """Return a free port for ranks that this process starts; the first of them binds it seconds later."""
+    while True:
+        port = FIRST_PORT + random.randrange(PORTS)
+        if is_free(port, host):
+            return port

@@ -1,7 +1,8 @@
 """Stands in for the trainer of two ranks: steps, checkpoints and words as it leaves them, without torch.
 
 `python -m tests.study.bench.stand_in_trainer --config RUN/config.yaml [--until TOKENS] [--unsaved]`. A rank whose peer
-has gone says so and ends with exit code 1.
+has gone says so and ends with exit code 1. Started for the first time to go to the end, it stays at a step until that
+happens: a test that kills a rank meets it there, however late it looks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,17 @@ from pathlib import Path
 from train.spec.frozen_run import load
 
 DONE = "done"
+STAYS = 7
+"""The step at which ranks stay that are started for the first time."""
+
+
+def gone(peer: Path) -> bool:
+    """Say whether the other rank has ended before its end."""
+    with contextlib.suppress(ProcessLookupError):
+        if (other := peer.read_text()) != DONE:
+            os.kill(int(other), 0)
+        return False
+    return True
 
 
 def main() -> int:
@@ -30,6 +42,8 @@ def main() -> int:
     config = load(options.config)
     budget, batch = config.budget.tokens, config.batch.tokens
     assert budget is not None and batch is not None
+    metrics = folder / "metrics.jsonl"
+    held = len(metrics.read_text().splitlines()) if metrics.exists() else 0
     alive = folder / f"alive-{os.environ['MASTER_PORT']}-{rank}"
     staged = alive.with_name(f".{alive.name}")
     staged.write_text(str(os.getpid()))
@@ -46,14 +60,13 @@ def main() -> int:
             print(f"resumed from {found.name} at {step * batch:,} tokens", flush=True)
             break
         print(f"checkpoint {found} is incomplete (__1_0.distcp is not what was written): an older one is used")
-    metrics = folder / "metrics.jsonl"
-    held = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    stays = STAYS if options.until is None and not held else 0
     while step * batch < min(options.until or budget, budget):
         step += 1
-        time.sleep(0.1)
-        with contextlib.suppress(ProcessLookupError):
-            if (other := peer.read_text()) != DONE:
-                os.kill(int(other), 0)
+        time.sleep(0.02)
+        while step > stays > 0 and not gone(peer):
+            time.sleep(0.01)
+        if not gone(peer):
             if rank == 0 and step > held:
                 with metrics.open("a") as file:
                     values = {"loss": 5.0 - step / 100, "seconds_step": 0.03}

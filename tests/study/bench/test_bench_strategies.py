@@ -33,6 +33,7 @@ from study.bench.trainer_ranks import Launch, run_ranks
 from study.config.single import composed
 from study.diagnosis.of_traces import read_traces
 from tests.study.commands.test_commands_shown import documented
+from tests.study.support.studies import LIMIT_SECONDS
 from train.spec.mesh import Axes
 
 TINY = ("steps=8", "model.width=64", "model.layers=2", "data.sequence_length=32", "data.vocab_size=128")
@@ -184,7 +185,7 @@ def test_failures_are_told_as_they_were_seen(asked: Asked, tmp_path: Path) -> No
     assert 5 <= int(at[1]) < 8
     assert one.codes == ("exit code 1", "killed by SIGKILL")
     assert one.happened == "rank 0: RuntimeError: the peer has gone"
-    assert one.seconds is not None and 0 <= one.seconds < 5
+    assert one.seconds is not None and 0 <= one.seconds < LIMIT_SECONDS
     assert one.afterwards in ("resumes from step 4, trains to step 8", "resumes from step 6, trains to step 8")
     assert one.lost in (0, 1, 2) and one.change == 0
     two = damaged(patient)
@@ -205,11 +206,11 @@ def test_what_saves_no_checkpoints_begins_anew(asked: Asked, tmp_path: Path) -> 
 
 
 def test_ranks_that_outlive_another_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(60)"
+    code = "import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(600)"
     monkeypatch.setenv("STUDY_TRAINER", shlex.join([sys.executable, "-c", code]))
     done = run_ranks(Launch(tmp_path, 2), grace=0.2)
     assert done.failed is not None and (done.failed.rank, done.failed.how) == (1, "exit code 3")
-    assert done.ranks[0].how == "ended from outside" and done.seconds < 30
+    assert done.ranks[0].how == "ended from outside"
 
 
 def test_ctrl_c_keeps_what_there_is(
@@ -237,7 +238,8 @@ def test_two_ranks_of_a_strategy_are_measured(tmp_path: Path, capsys: pytest.Cap
     assert said.keys() == fields.keys() and said["problems"] == [] and not said["interrupted"]
     (row,) = said["rows"]
     assert row.keys() == fields["rows"] and row["error"] is None
-    assert row["tokens_per_second"] > 0 and row["seconds_step"] > row["exposed"] > 0 and 0 <= row["overlap"] <= 1
+    assert row["seconds_step"] * row["tokens_per_second"] == pytest.approx(2 * 4 * 32)
+    assert row["traced_step"] > row["exposed"] > 0 and 0 <= row["overlap"] <= 1
     assert row["counted"] == row["messages"] + 1  # the flags between steps
     assert row["resident"] >= row["resident_before"] > row["memory_predicted"] > 0
     assert len(row["losses"]) == 15 and row["losses"][-1] < row["losses"][0] + 0.5

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,7 @@ from study.status.states import PointStatus
 from study.storage.files import last_lines
 from study.storage.layout import StudyFolder
 from study.text import duration
+from study.watch import progress
 from study.watch.progress import Pace, Panel, closing, summarise
 from tests.study.support.searches import make_search
 from tests.study.support.studies import FAILS, REPOSITORY, environment, make_study, run_to_end, study_command
@@ -235,7 +237,8 @@ def test_the_time_left_follows_the_compute_done_since_the_first_look() -> None:
     assert over.line("train").endswith("1 interrupted, loss 2.000 (a)"), "nothing goes on: no time is left"
 
 
-def test_the_panel_shows_each_running_point_on_a_line_of_its_own() -> None:
+def test_the_panel_shows_each_running_point_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "time", SimpleNamespace(time=lambda: 1.7e9))
     console = Console(width=80, file=io.StringIO())
     with Panel(Pace({"a": 1.0}), "s", console) as panel:
         slow = status("aaa", "running", 40, 3.25, overrides=("seed=1", "x=1" * 40), slow="rank 3 on n2 takes 2.0 x")

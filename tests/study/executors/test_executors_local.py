@@ -39,7 +39,7 @@ def test_all_points_run_once_and_the_second_time_nothing_happens(tmp_path: Path)
     code, said = run_to_end(study)
     assert code == 0, said
     assert set(states(study).values()) == {"completed"}
-    assert said.splitlines()[0].startswith("[0 s] train: 0/5 done, 2 running")
+    assert said.splitlines()[0].partition("] ")[2].startswith("train: 0/5 done, 2 running")
     assert said.splitlines()[-1] == "s: 5 completed"
     before = study.ledger.read_bytes()
     code, said = run_to_end(study)

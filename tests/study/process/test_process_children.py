@@ -11,8 +11,8 @@ import pytest
 
 from study.executors import load
 from study.executors.base import RankInfo
-from study.job.rank import FIRST_PORT, PORTS
 from study.job.rendezvous import first_free, rendezvous
+from study.process.ports import FIRST_PORT, PORTS
 from tests.study.support.studies import environment, wait_until
 
 

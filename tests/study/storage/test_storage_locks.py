@@ -13,6 +13,7 @@ import pytest
 from study.storage import locks
 from study.storage.files import RunLock, locked
 from study.storage.locks import LinkLock
+from tests.study.support.studies import wait_until
 
 COUNTING = """
 import sys, time
@@ -71,18 +72,28 @@ def test_a_killed_holders_lock_goes_to_the_next(folder: Path) -> None:
 
 
 def test_another_hosts_lock_lasts_while_it_is_touched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The thread that touches it may be late by most of that on a busy machine.
-    there, here = LinkLock(folder / "lock", stale=3.0), LinkLock(folder / "lock", stale=3.0)
+    there, here = LinkLock(folder / "lock", stale=300.0), LinkLock(folder / "lock", stale=300.0)
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(locks, "_host", lambda: "elsewhere")
     assert there.acquire()
     monkeypatch.undo()
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
-    time.sleep(3.5)
-    assert not here.acquire(0.0)
+    link = folder / "lock.1"
+
+    def left_alone() -> None:
+        os.utime(link, (0, 0), follow_symlinks=False)
+
+    def taken_over() -> bool:
+        left_alone()
+        return here.acquire(0.0)
+
+    for _ in range(3):
+        left_alone()
+        wait_until("it is touched", lambda: link.lstat().st_mtime > 0)
+        assert not here.acquire(0.0)
     assert there.held
     there._end.set()  # it stands still, or its host is gone
-    assert here.acquire(60.0)
+    wait_until("its turn has ended", taken_over)
     assert not there.held
     there.release()  # it wakes up: the turn that it ends is its own, long over
     assert here.held

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import yaml
 
-STEPS = 100
+STEPS, SLOW_STEPS = 100, 3000
+"""Slow ones go on until they are told to stop, or for ten minutes."""
 stopped: list[int] = []
 
 
@@ -32,15 +33,15 @@ def main() -> int:
     failure = misbehave(seed, run)
     if failure is not None:
         return failure
-    for step in range(begun, STEPS):
+    for step in range(begun, STEPS if seed < 200 else SLOW_STEPS):
         if stopped:
             time.sleep(4.0 if seed == 300 else 0.0)
             note(run, f"saved {step}")
             checkpoint.write_text(str(step))
             return 75
-        record = {"kind": "train", "step": step, "tokens": 128 * step, "time": time.time(), "metrics": {"loss": 3.0}}
+        record = {"kind": "train", "step": step, "tokens": 128 * min(step, STEPS), "time": time.time()}
         with (run / "metrics.jsonl").open("a") as metrics:
-            metrics.write(json.dumps(record) + "\n")
+            metrics.write(json.dumps(record | {"metrics": {"loss": 3.0}}) + "\n")
         time.sleep(0.2 if seed >= 200 else 1e9 if seed == 107 and step == 5 else 0.002)
     loss = {"validation_nats_per_token": 2.5, "validation_bits_per_byte": 1.0, "train_nats_per_token": 2.6}
     write_outcome(run, {"format": 1, "state": "completed", "step": STEPS, "tokens": 128 * STEPS, "loss": loss})

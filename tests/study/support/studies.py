@@ -32,7 +32,7 @@ COMMANDS = tuple(
 """What most commands that tests give are in, and all that these import."""
 FAILS, DIVERGES, SILENT, KILLS_ITSELF, FULL, SLOW, SAVES_SLOWLY = 101, 102, 103, 104, 105, 200, 300
 OUT_OF_MEMORY, HANGS = 106, 107
-"""Seeds: what the stand-in does with them; every other one completes in a moment, SLOW and above in about 20 s."""
+"""Seeds: what the stand-in does with them; every other one completes in a moment, SLOW and above not until told."""
 
 
 def make_study(folder: Path, seeds: Sequence[int], width: int = 64) -> tuple[StudyFolder, dict[int, str]]:

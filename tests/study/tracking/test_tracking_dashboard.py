@@ -101,7 +101,7 @@ def test_it_listens_on_loopback_alone_and_checks_the_host(dashboard: tuple[objec
     for host, code in ((f"127.0.0.1:{port}", 200), ("rebound.example", 403), (f"{socket.gethostname()}.x:{port}", 403)):
         request = urllib.request.Request(address, headers={"Host": host})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
                 assert answer.status == code
         except urllib.error.HTTPError as error:
             assert error.code == code, host

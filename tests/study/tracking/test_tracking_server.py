@@ -50,7 +50,7 @@ def free_port() -> int:
 def fetch(url: str, body: dict[str, Any] | None = None) -> bytes:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=LIMIT_SECONDS) as answer:
         return bytes(answer.read())
 
 

@@ -23,24 +23,32 @@ from train.runtime.distributed import World
 from train.spec.config import ProfileConfig, RunConfig
 from train.trainer import Trainer
 
-SLOW_SECONDS = 0.05
+SLOW_SECONDS, SLOW_TIMES = 0.05, 5
+"""How long a slow loader takes for a batch: at least so long, and so many times what the step before has taken."""
 STEP_TOKENS = 8 * 16
 
 
-def recorded(config: RunConfig, folder: Path, slow: float) -> Diagnosis:
-    """Return the diagnosis of four steps of a run whose loader takes so long [s] for each batch."""
+def recorded(config: RunConfig, folder: Path, slow: bool) -> Diagnosis:
+    """Return the diagnosis of four steps of a run, whose loader may be slow."""
     trainer = Trainer(config, folder, World(), torch.device("cpu"))
     trainer.restore()
-    loader, fetch = trainer.data.loader, trainer.data.loader.next_batch
-    loader.next_batch = _late(fetch, slow)  # type: ignore[method-assign]
+    if slow:
+        loader = trainer.data.loader
+        loader.next_batch = _late(loader.next_batch)  # type: ignore[method-assign]
     trainer.fit(8 * STEP_TOKENS)
     return diagnose(read_traces(recording(folder / "profile")))
 
 
-def _late(fetch: Callable[[], Batch], slow: float) -> Callable[[], Batch]:
+def _late(fetch: Callable[[], Batch]) -> Callable[[], Batch]:
+    """Return a loader that is slow beside the steps, however long those take on a machine that is busy."""
+    given: list[float] = []
+
     def fetched() -> Batch:
-        time.sleep(slow)
-        return fetch()
+        took = time.monotonic() - given[-1] if given else 0.0
+        time.sleep(min(5.0, max(SLOW_SECONDS, SLOW_TIMES * took)))
+        batch = fetch()
+        given.append(time.monotonic())
+        return batch
 
     return fetched
 
@@ -48,7 +56,7 @@ def _late(fetch: Callable[[], Batch], slow: float) -> Callable[[], Batch]:
 @pytest.mark.parametrize("start", [1, 3])
 def test_a_slow_loader_is_named_from_a_real_trace(tiny: RunConfig, tmp_path: Path, start: int) -> None:
     config = replace(tiny, profile=ProfileConfig(start=start, steps=4, shapes=True, memory=True))
-    found = recorded(config, tmp_path, SLOW_SECONDS)
+    found = recorded(config, tmp_path, slow=True)
     assert found.limit.cause == "input"
     assert (found.device, found.steps) == ("CPU", 4)
     assert found.shares["input"] * found.seconds_step >= SLOW_SECONDS
@@ -62,7 +70,7 @@ def test_a_slow_loader_is_named_from_a_real_trace(tiny: RunConfig, tmp_path: Pat
 
 def test_the_phases_of_a_step_are_marked(tiny: RunConfig, tmp_path: Path) -> None:
     config = replace(tiny, profile=ProfileConfig(start=3, steps=4))
-    found = recorded(config, tmp_path, 0.0)
+    found = recorded(config, tmp_path, slow=False)
     assert found.memory is None
     assert not any(one.flops or one.bytes for one in found.kernels)
     trace = read_trace(recording(tmp_path / "profile")[0])
