@@ -22,7 +22,7 @@ from tests.slurm.settings import free_ports
 from tests.warm import Warm, other_threads, warm
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SECONDS = 1000.0
+SECONDS = 1800.0
 USED = (
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",

@@ -181,7 +181,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[st
         (folder / name).write_text(text, encoding="utf-8")
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take long to import
     answer = subprocess.run(
-        [sys.executable, "driver.py"], cwd=folder, env=alone, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, "driver.py"], cwd=folder, env=alone, capture_output=True, text=True, timeout=900, check=False
     )
     assert answer.returncode == 0, answer.stderr
     said, on_import = json.loads(answer.stdout)

@@ -96,7 +96,7 @@ def run(text: str, checkout: Path, **environment: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=1000,
+        timeout=900,
     )
     assert done.returncode == 0, f"$ {text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
@@ -159,7 +159,7 @@ def stopped_at(checkout: Path, runs: int, number: signal.Signals) -> None:
         assert started.poll() is None, "it ended before it could be stopped"
         time.sleep(0.05)
     os.killpg(started.pid, number)
-    assert started.wait(timeout=300) != 0
+    assert started.wait(timeout=900) != 0
     assert runs <= len(outcomes_of(checkout)) < 9
 
 

@@ -136,7 +136,7 @@ def output(words: Sequence[str], copy: Path, process: Warm) -> str:
     words = words[start + 1 :]
     module, rest = (words[1], words[2:]) if words[0] == "-m" else ("as_script", words)
     started = process.start(module, *rest, cwd=copy, env=environment)
-    out, err = started.communicate(timeout=120)
+    out, err = started.communicate(timeout=900)
     assert started.returncode == 0, f"{words}\n{out}\n{err}"
     return out
 

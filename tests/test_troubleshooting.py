@@ -11,7 +11,7 @@ import pytest
 
 from tests.warm import Warm
 
-LIMIT_SECONDS = 300.0
+LIMIT_SECONDS = 900.0
 """What takes a second is waited for so long: a machine that is busy elsewhere is not wrong."""
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")

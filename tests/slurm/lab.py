@@ -21,7 +21,7 @@ from tests.warm import fresh, warm
 from tests.warm_trainer import trainer
 
 TRAINERS = Path(__file__).with_name("trainers")
-COMMAND_SECONDS = 400.0
+COMMAND_SECONDS = 900.0
 LOOK_SECONDS = 2.0
 """Between commands that ask for a state: each takes most of a second of a core, which what is waited for wants too."""
 IMPORTED = (

@@ -36,7 +36,7 @@ from tests.slurm.settings import (
 )
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 MARK = "THROWAWAY_SLURM"
 REQUEST, OWNERS, READY = "request.json", "owners", "ready"
 

@@ -17,7 +17,7 @@ from tests.slurm.supervisor import MARK
 
 pytestmark = pytest.mark.slurm
 
-START_SECONDS = 180.0
+START_SECONDS = 600.0
 
 
 def processes_of(folder: Path) -> list[str]:

@@ -142,7 +142,7 @@ def test_everything_of_a_job_killed_outright(start: Start, undisturbed: dict[str
 
 
 def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, float]) -> None:
-    run = start("requeued", 1)
+    run = start("requeued", 3)
     run.wait_for_checkpoint()
     run.lab.cluster.call("scontrol", "requeue", run.job)
     wait_for("the second start", (run.attempts / "2" / "job.json").exists)

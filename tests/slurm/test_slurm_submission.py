@@ -29,7 +29,7 @@ def killed_around_sbatch(lab: Lab, moment: str, late: float = 0.0) -> Path:
     environment = lab.environment | {"PATH": path, "MOMENT": moment, "VICTIM": str(victim), "LATE": str(late)}
     command = ["sh", "-c", f'echo $$ > {victim}; exec "$@"', "-", *lab.sweep_command(*STUDY)]
     submitter = subprocess.Popen(command, cwd=lab.folder, env=environment, stdout=subprocess.DEVNULL)
-    assert submitter.wait(timeout=240) == -signal.SIGKILL
+    assert submitter.wait(timeout=900) == -signal.SIGKILL
     return victim.with_name("victim.submitted")
 
 

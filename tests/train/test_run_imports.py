@@ -72,5 +72,5 @@ def test_wrong_arguments_are_exit_code_2(
 def test_by_the_end_of_its_first_step_a_run_on_one_cpu_has_loaded_nothing_dear(tiny: RunConfig, tmp_path: Path) -> None:
     config = write_config(tmp_path / "run", tiny)
     arguments = [sys.executable, "-c", WATCHED, ",".join(DEAR), "--config", str(config), "--until", "256"]
-    ended = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, timeout=900, check=False)
     assert ended.stdout.splitlines()[-1:] == ["0 2 []"], ended.stderr

@@ -441,4 +441,4 @@ def test_drawing_leaves_no_global_state() -> None:
         "assert matplotlib.rcParams.copy() == before\n"
         "assert 'matplotlib.pyplot' not in sys.modules and 'pandas' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=900)

@@ -109,7 +109,7 @@ class Browser:
             self._process.kill()
             self._process.wait()
 
-    def _next(self, timeout: float = 300.0) -> dict[str, Any]:
+    def _next(self, timeout: float = 900.0) -> dict[str, Any]:
         end = time.monotonic() + timeout
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(0.0, end - time.monotonic()))
@@ -137,7 +137,7 @@ def real_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"{runs} is not here")
     out = tmp_path_factory.mktemp("real")
     fit = [f"runs={runs}", f"out={out}", "where=in_reference_fit:True", "resamples=50", "workers=1", "report=no"]
-    subprocess.run([sys.executable, "-m", "analysis.fit", *fit], check=True, timeout=300, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "analysis.fit", *fit], check=True, timeout=900, stdout=subprocess.DEVNULL)
     return write(out / "fit.json", out).report
 
 

@@ -83,7 +83,7 @@ def test_the_command_prints_it_without_heavy_imports(tmp_path: Path) -> None:
         "heavy = {'matplotlib', 'pandas', 'numpy', 'scipy'} & set(sys.modules)\n"
         "sys.exit(code or (f'imported {heavy}' if heavy else 0))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=900, capture_output=True, text=True)
     assert "fitted law" in done.stdout
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-WAIT_SECONDS = 240.0
+WAIT_SECONDS = 900.0
 
 
 def main() -> int:

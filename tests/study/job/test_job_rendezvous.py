@@ -117,7 +117,7 @@ def test_ranks_of_a_job_meet_at_another_port(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv(name, value)
     with strangers(monkeypatch, 1) as taken:
         assert __main__.main([str(study.path), "--name", "b", "--index", "0"]) == 0
-        assert [process.wait(300) for process in others] == [0, 0]
+        assert [process.wait(900) for process in others] == [0, 0]
     assert met(study, key)[1] == ["1", "2"]
     assert met(study, key)[0] not in taken
 

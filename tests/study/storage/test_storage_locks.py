@@ -53,7 +53,7 @@ def begin(program: str, *words: object) -> "subprocess.Popen[str]":
 def test_one_process_at_a_time(folder: Path) -> None:
     workers = [begin(COUNTING, folder, 40) for _ in range(4)]
     for worker in workers:
-        _, said = worker.communicate(timeout=300)
+        _, said = worker.communicate(timeout=900)
         assert worker.returncode == 0, said
     assert (folder / "count").read_text() == "160"
     assert len([path for path in folder.iterdir() if path.name.startswith("events.lock.")]) <= 2  # no growing heap
@@ -149,7 +149,7 @@ def test_a_runs_lock_stays_with_the_trainer_that_inherited_it(folder: Path) -> N
     holder.wait()
     assert not RunLock(run / "lock").acquire()
     os.kill(child, signal.SIGKILL)
-    limit = time.monotonic() + 300
+    limit = time.monotonic() + 900
     while not RunLock(run / "lock").acquire():
         assert time.monotonic() < limit
         time.sleep(0.05)

@@ -18,7 +18,7 @@ from train.spec.config import RunConfig
 
 T0 = 1_760_000_000.0
 NAN = -0.123456789
-LIMIT_SECONDS = 300.0
+LIMIT_SECONDS = 900.0
 """What takes a moment is waited for so long: a machine that is busy elsewhere or syncs slowly is not wrong."""
 Row = tuple[str, str, float, int, int]
 

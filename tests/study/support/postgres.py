@@ -20,7 +20,7 @@ from tests.study.support.made import NAN, Row
 
 PROGRAMS = ("initdb", "postgres", "pg_isready")
 ROOT = Path("/usr/lib/postgresql")
-START_SECONDS = 300.0
+START_SECONDS = 900.0
 
 
 def folder_of_programs() -> Path | None:

@@ -64,7 +64,7 @@ def proxy(port: int, trouble: Trouble) -> Iterator[None]:
             self.wfile.write(text)
 
         def forward(self, body: bytes) -> tuple[int, str, bytes] | None:
-            connection = http.client.HTTPConnection("127.0.0.1", trouble.server, timeout=60)
+            connection = http.client.HTTPConnection("127.0.0.1", trouble.server, timeout=900)
             kept = {name: value for name, value in self.headers.items() if name.lower() != "host"}
             try:
                 connection.request(self.command, self.path, body, kept)

@@ -97,6 +97,6 @@ def begin_worker(study: StudyFolder, name: str = "pool", seconds: float = 0.0) -
 
 def run_worker(study: StudyFolder, name: str = "pool", seconds: float = 0.0) -> str:
     worker = begin_worker(study, name, seconds)
-    said, _ = worker.communicate(timeout=240)
+    said, _ = worker.communicate(timeout=900)
     assert worker.returncode == 0, said
     return said

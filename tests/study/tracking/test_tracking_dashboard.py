@@ -25,7 +25,7 @@ from tests.study.support.studies import environment, make_study, study_command
 from tests.study.tracking.test_tracking_law import FIT
 from tests.study.tracking.test_tracking_server import SMALL, free_port
 
-SECONDS = 300.0
+SECONDS = 900.0
 """A server and a browser start in ten seconds on a quiet machine, and in minutes on one that is busy."""
 
 LOOK = """

@@ -111,9 +111,9 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
     second = begin_worker(study, "b", seconds=0.0)
     wait_until("a claim of b", lambda: claimed_by("b"))
     first.send_signal(signal.SIGTERM)
-    said, _ = first.communicate(timeout=300)
+    said, _ = first.communicate(timeout=900)
     assert first.returncode in (0, 75), said
-    said, _ = second.communicate(timeout=300)
+    said, _ = second.communicate(timeout=900)
     assert second.returncode == 0, said
     search = TrialQueue.of(study).search
     assert search.over
@@ -133,7 +133,7 @@ def test_cancel_stops_the_workers_and_their_trials_stay(tmp_path: Path) -> None:
     )  # fmt: skip
     assert said.returncode == 0, said.stderr
     assert "1 workers of this machine were told" in said.stdout
-    worker.communicate(timeout=300)
+    worker.communicate(timeout=900)
     search = TrialQueue.of(study).search
     assert search.stopped
     assert (search.decide(), search.lost_units) == (None, 1)

@@ -17,7 +17,7 @@ from train.spec.config import RunConfig
 def answer(place: Path, answers: list[int | None]) -> None:
     """Answer one pause after the other."""
     for number, until in enumerate(answers, start=1):
-        limit = time.monotonic() + 300
+        limit = time.monotonic() + 900
         while time.monotonic() < limit:
             asked = place.with_name("pause.asked")
             if asked.exists() and json.loads(asked.read_text())["number"] == number:

@@ -33,7 +33,7 @@ def test_a_rank_that_does_not_move_ends_also_where_nothing_can_be_written(
     left: list[int] = []
     dog = Watchdog(Notes(), 0, 1, folder, seconds=0.2, first_seconds=0.2, leave=left.append)
     dog.start()
-    dog._thread.join(timeout=120)
+    dog._thread.join(timeout=900)
     dog.close()
     assert left == [FAILED]
     said = capfd.readouterr().err

@@ -121,7 +121,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
             if "reading" in line:
                 process.send_signal(signal.SIGINT)
                 break
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=900)
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("interrupted: nothing was left behind")
     assert [path.name for path in (tmp_path / "data").iterdir()] == [".big-bpe4096.lock"]

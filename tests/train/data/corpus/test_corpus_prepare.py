@@ -392,7 +392,7 @@ def test_killed_anywhere_and_started_again(
     if force:
         shutil.copytree(prepared, folder)
     process = _start(tmp_path, config, root, stage=stage, share=share, force=force)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == -signal.SIGKILL, errors
     assert not folder.exists()
     (staging,) = root.glob(".*staging*")
@@ -410,7 +410,7 @@ def test_killed_anywhere_and_started_again(
     assert {path.stem: path.stat().st_mtime_ns for path in folder.glob("*.bin") if path.stem in finished} == finished
     assert _content(folder) == _content(prepare(config, tmp_path / "undisturbed", workers=1))
     assert sorted(path.name for path in root.iterdir()) == [".small-bpe300.lock", "small-bpe300"]
-    limit = time.monotonic() + 300
+    limit = time.monotonic() + 900
     while _workers_of(root) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not _workers_of(root)  # the workers ended with their parent
@@ -466,7 +466,7 @@ def test_two_at_once_prepare_once(texts: Path, prepared: Path, small: Make, tmp_
     for number in range(2):
         (tmp_path / str(number)).mkdir()
         both.append(_start(tmp_path / str(number), small(texts), root, stage="nowhere", share=2.0, force=False))
-    outputs = [process.communicate(timeout=300) for process in both]
+    outputs = [process.communicate(timeout=900) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert sum("encoding 1.0" in out for out, _ in outputs) == 1
     manifest: Manifest = verify(root / "small-bpe300")
