@@ -28,7 +28,7 @@ from study.storage.layout import AttemptFolder, RunFolder
 
 LOOK_SECONDS = 1.0
 MEDIANS = 10.0
-STACK_SECONDS = 3.0
+STACK_SECONDS, SPY_SECONDS = 3.0, 20.0
 PEERS_SECONDS = 15.0
 FLOOR_SECONDS, START_SECONDS = 600.0, 1800.0
 
@@ -161,7 +161,9 @@ def stacks(pid: int, stderr: Path) -> str:
     spy = py_spy()
     if spy is not None:
         try:
-            done = subprocess.run([spy, "dump", "--pid", str(pid)], capture_output=True, timeout=20, check=False)
+            done = subprocess.run(
+                [spy, "dump", "--pid", str(pid)], capture_output=True, timeout=SPY_SECONDS, check=False
+            )
         except (OSError, subprocess.TimeoutExpired):
             done = None
         if done is not None and done.returncode == 0:

@@ -16,7 +16,7 @@ from study.job import hang_watch
 from study.job.hang_watch import LOOK_SECONDS, Bounds, Patience, Watch, limit, stacks
 from study.records.heartbeats import Beat, read_beat, slow_rank
 from study.storage.layout import RunFolder
-from tests.study.support.studies import environment, wait_until
+from tests.study.support.studies import LIMIT_SECONDS, environment, wait_until
 from train.runtime.heartbeat import Heartbeat
 
 BOUNDS = Bounds(floor=600.0, start=1800.0)
@@ -184,6 +184,7 @@ def test_stacks_of_a_process_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spied_on: bool
 ) -> None:
     """With py-spy its stacks are read from outside; without, the kernel's word for its threads is all there is."""
+    monkeypatch.setattr(hang_watch, "SPY_SECONDS", LIMIT_SECONDS)
     if not spied_on:
         monkeypatch.setattr(hang_watch, "py_spy", lambda: None)
         monkeypatch.setattr(hang_watch, "STACK_SECONDS", 0.2)
