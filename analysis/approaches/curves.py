@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from analysis.estimation import objectives, observations
 from analysis.inference.fit_law import fit_law
+from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check
 from analysis.values.findings import finding
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from analysis.inference.law_result import LawFit
     from analysis.laws.multi_power import MultiPower
 
-Array = NDArray[np.float64]
 NEEDS = ("step", "lr", "loss")
 MOST_POINTS = 60
 """Observations of a curve that a fit reads, evenly spaced: neighbours tell the same."""

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from analysis.approaches import isoflop
 from analysis.estimation import observations, ties
 from analysis.inference import resampling
+from analysis.inputs.dataset import Array
 from analysis.values.blocks import Check, PowerLaw
 from analysis.values.findings import finding
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 GRID = 1500
 
 

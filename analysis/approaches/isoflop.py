@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from analysis.approaches import power_laws
 from analysis.estimation import observations, ties
+from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import PowerLaw
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 METHODS = ("parabola", "akima", "surface")
 PER_GAP = 25
 FLAT = 1e-10

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.approaches.cost import Cost
-from analysis.laws.base import Form
+from analysis.laws.base import Array, Form
 from analysis.laws.registry import FORMS
 
-Array = NDArray[np.float64]
 GRID = 400
 SIZES = ("params", "params_active")
 KNOWN = ("tokens", "unique_tokens", "flops")

@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.approaches.cost import Cost
 from analysis.approaches.loss_laws import Closed, Law, law, lowest
+from analysis.inputs.dataset import Array
 
-Array = NDArray[np.float64]
 SEARCH = 1e4
 """Sizes are searched for within this factor of the sizes swept."""
 

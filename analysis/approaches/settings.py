@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.estimation import observations, ties
 from analysis.inference.fit_law import fit_law
+from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import Check
 from analysis.values.findings import finding
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from analysis.inference.law_result import LawFit
 
-Array = NDArray[np.float64]
 LEVEL = 1e-9
 """Curvatures below this share (of the loss, or of the other curvature) have their sign from rounding."""
 LEAST_SWEPT = 3

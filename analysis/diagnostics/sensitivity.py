@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from analysis.estimation import objectives, observations
 from analysis.inference.fit_law import fit_law
 from analysis.inference.intervals import METHODS
-from analysis.laws.base import Form
+from analysis.laws.base import Array, Form
 from analysis.laws.registry import named
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from analysis.inference.law_result import LawFit
 
-Array = NDArray[np.float64]
 DROPPED = (1, 5, 10, 20)
 DELTAS = (1e-4, 1e-3, 1e-2, 1e-1)
 CUTS = (0.25, 0.5, 0.75)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.laws.base import Form
+from analysis.laws.base import Array, Form
 
-Array = NDArray[np.float64]
 LOWEST = -690.0
 """ln of the smallest value that a positive constant is fixed at: fixing at 0 is meant."""
 

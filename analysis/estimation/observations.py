@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from analysis.inputs.dataset import SAME_SIZE, Rows, clusters, rows
+from analysis.inputs.dataset import SAME_SIZE, Array, Index, Rows, clusters, rows
 from analysis.laws.base import Form
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 SIZES = ("params", "params_active", "params_non_embedding")
 OTHERS = ("params", "tokens", "flops", "unique_tokens", "lr", "batch_tokens", "warmup_tokens", "setting_group",
           "loss")  # fmt: skip

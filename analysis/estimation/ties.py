@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from analysis.inputs.dataset import Array
+
 EQUAL = 1e-9
 """Values that are above the lowest by less than this share of it are equal to it."""
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.estimation.fit_problem import Problem, residuals
 from analysis.estimation.multistart import PointFit
+from analysis.inputs.dataset import Array, Index
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 LEAST = 1e-100
 """The least mean slope of psi: with all residuals in the tails there is none, and a variance is huge, but a number."""
 

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from analysis.estimation import fit_problem, multistart, objectives, observations
 from analysis.inference import covariance, resampling
-from analysis.inputs.dataset import Rows
+from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
 
-Array = NDArray[np.float64]
 CHOICES = ("default", "sizes", "runs", "rows", "residuals", "delta", "sandwich")
 
 

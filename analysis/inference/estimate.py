@@ -8,20 +8,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.estimation import fit_problem, multistart, observations
 from analysis.inference import covariance, resampling
 from analysis.inference.flat import Flat, flat
 from analysis.inference.profile_likelihood import Profile, has_profile, profile, profiles
-from analysis.inputs.dataset import Index, Rows
+from analysis.inputs.dataset import Array, Index, Rows
 from analysis.laws.base import Form
 from analysis.values.blocks import Basin, Optimizer
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from analysis.estimation import observations, ties
 from analysis.inference import resample_findings
-from analysis.inference.refusals import FEWEST_MODELS, Array
-from analysis.inputs.dataset import SAME_SIZE, Index, clusters
+from analysis.inference.refusals import FEWEST_MODELS
+from analysis.inputs.dataset import SAME_SIZE, Array, Index, clusters
 from analysis.text import numbers
 from analysis.values.blocks import Check
 from analysis.values.findings import finding

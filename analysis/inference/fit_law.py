@@ -28,11 +28,9 @@ from analysis.estimation import fit_problem, multistart, objectives, observation
 from analysis.inference import error_draws, refusals, resampling
 from analysis.inference.intervals import METHODS
 from analysis.inference.law_result import LawFit
-from analysis.inputs.dataset import Rows
+from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from analysis.estimation import fit_problem, multistart, ties
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
 from analysis.inference.profile_likelihood import along, quantity
+from analysis.inputs.dataset import Array
 from analysis.text import numbers
 
-Array = NDArray[np.float64]
 EQUAL = 1e-10
 """Objectives that differ by less than this share are equal ..."""
 EXACT = 1e-8

@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.inference.schemes import GROUPS
+from analysis.inputs.dataset import Array, Index
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from analysis.inference.estimate import Estimate
     from analysis.inference.resampling import Plan
     from analysis.values.blocks import Interval
-
-    Array = NDArray[np.float64]
-    Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

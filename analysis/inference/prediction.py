@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.estimation import objectives, observations
 from analysis.inference import covariance, error_draws, resampling
 from analysis.inference.akaike import behind, weights
 from analysis.inference.refusals import refuse_far
+from analysis.inputs.dataset import Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.inference.estimate import Estimate
 
-Array = NDArray[np.float64]
 ACCEPTED = 10.0
 """A form whose AICc is worse than the best one's by more than this takes no part in the worst case."""
 

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.estimation import multistart
 from analysis.estimation.constraints import Constraint, joined, solved
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
+from analysis.inputs.dataset import Array, Index
 from analysis.values.blocks import Identified
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 REACH = 14.0
 """How far, in nats, the log of a positive constant is followed: a factor of a million."""
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from analysis.laws.base import Form
+from analysis.laws.base import Array, Form
 from analysis.text import numbers
 
 if TYPE_CHECKING:
     from analysis.estimation.fit_problem import Problem
     from analysis.inputs.dataset import Rows
 
-Array = NDArray[np.float64]
 FEWEST_MODELS = 5
 REPEATED = 1.01
 
