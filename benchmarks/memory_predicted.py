@@ -112,11 +112,10 @@ def compare(name: str, gpus: int, seconds: float, log: Path, steps: int = STEPS)
 def recorded(document: Mapping[str, Any]) -> list[Compared]:
     """Return all rows as they compare with what was measured before, by a document that `record` wrote."""
     measured = {row["row"]: round(row["gib_allocated"] * 2**30) for row in document["rows"]}
-    return [Compared(name, predicted(find(name)), measured.get(name), _why(name, measured)) for name in names()]
-
-
-def _why(name: str, measured: Mapping[str, int]) -> str:
-    return "" if name in measured else "not measured yet"
+    return [
+        Compared(name, predicted(find(name)), measured.get(name), "" if name in measured else "not measured yet")
+        for name in names()
+    ]
 
 
 def batches(wanted: Sequence[str], at_once: int) -> list[list[str]]:

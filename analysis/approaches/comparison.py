@@ -64,7 +64,9 @@ def side_by_side(
 
     table = observations.rows_of(runs)
     at = float(table.flops.max()) if budget is None else float(budget)
-    curves = (runs if "run" in _names(runs) else table) if checkpoints is None else checkpoints
+    curves = checkpoints
+    if curves is None:
+        curves = runs if not isinstance(runs, Rows) and "run" in runs else table
     if judged is None:
         judged = valleys.fit(table, resamples=0, seed=0, choices=choices).block.valleys
     asked = {"resamples": resamples, "seed": seed, **options}
@@ -95,10 +97,6 @@ def _line(approach: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"approach": approach, **call(), "reason": ""}
     except ValueError as error:
         return {"approach": approach, "reason": str(error)}
-
-
-def _names(runs: Any) -> tuple[str, ...]:
-    return () if isinstance(runs, Rows) else tuple(str(name) for name in runs)
 
 
 def _isoflop(table: Rows, method: str, budget: float, judged: Sequence[Valley]) -> dict[str, Any]:

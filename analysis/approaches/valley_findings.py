@@ -43,7 +43,7 @@ def of_budgets(valleys: Sequence[Valley]) -> list[Check]:
             out += [finding(code, text, advice) for text in texts]
     minima = [v for v in valleys if v.status == "minimum"]
     out += scatter.few(len(minima))
-    off = [v for v in minima if _offset(v) > 0.7]
+    off = [v for v in minima if abs(_place(v)) > 0.7]
     if off:
         labels = ", ".join(f"{v.flops_budget:.3g}" for v in off)
         text = f"the minimum lies near the edge of the sizes at {labels} FLOPs"
@@ -101,11 +101,6 @@ def _drift(minima: Sequence[Valley]) -> list[Check]:
             "drifting_grid", text, "shift the sizes with the budget as N* grows: a drifting grid tilts the exponents"
         )
     ]
-
-
-def _offset(valley: Valley) -> float:
-    """Return how far the minimum is from the middle of the sizes, as a share of half their range."""
-    return abs(_place(valley))
 
 
 def _place(valley: Valley) -> float:

@@ -90,7 +90,7 @@ def judge(row: Mapping[str, Any], need: Sequence[str] = REQUIRED, checkpoint: st
     if str(row["state"]).lower() not in DONE:
         state = str(row["state"]) or "unknown"
         return state, f"the run is {state}: it has no final loss"
-    absent = [name for name in need if _absent(row[name])]
+    absent = [name for name in need if row[name] is None or empty(row[name])]
     if absent:
         return (
             "missing",
@@ -106,10 +106,6 @@ def judge(row: Mapping[str, Any], need: Sequence[str] = REQUIRED, checkpoint: st
         reason = "the learning-rate schedule was not finished, which biases the loss upwards"
         return "mid_schedule", f"{checkpoint}: {reason}" if checkpoint else reason
     return "", ""
-
-
-def _absent(value: Any) -> bool:
-    return value is None or empty(value)
 
 
 def _positive(value: Any) -> bool:

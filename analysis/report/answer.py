@@ -52,7 +52,8 @@ def tiles(fit: Fit) -> Html:
 
 def alarms(fit: Fit) -> Html:
     """Return findings that forbid trusting the answer, to stand beside it; empty where there are none."""
-    found = dict.fromkeys(c for b in (fit, *_blocks(fit)) for c in b.checks if c.level == "error")
+    every = (fit, fit.fits.valleys, fit.fits.surface, fit.fits.frontier)
+    found = dict.fromkeys(c for one in every for c in one.checks if c.level == "error")
     items = [
         tag(
             "li",
@@ -85,10 +86,6 @@ def law(fit: Fit) -> Html:
 def loss(value: object) -> str:
     """Return a loss with four digits."""
     return numbers.number(value, 4)
-
-
-def _blocks(fit: Fit) -> tuple[Block, ...]:
-    return (fit.fits.valleys, fit.fits.surface, fit.fits.frontier)
 
 
 def _quantity(fit: Fit, plan: Recommendation, name: str, label: str, show: Callable[[object], str]) -> Html:

@@ -177,9 +177,8 @@ def collect_ours(study: Study) -> Results:
         point = by_design[config["budget"]["flops"], config["model"]["width"], config["model"]["layers"]]
         attempts = [_read(path) for path in sorted((runs / key).glob("attempts/*/outcome.json"))]
         outcome = _read(runs / key / "outcome.json")
-        lost += [
-            f"{point.name}: {one.get('kind')}, {one.get('headline')}" for one in attempts if one and not _good(one)
-        ]
+        bad = [one for one in attempts if one and one.get("state") != "completed"]
+        lost += [f"{point.name}: {one.get('kind')}, {one.get('headline')}" for one in bad]
         if outcome.get("state") != "completed":
             lost.append(f"{point.name}: no result")
             continue
@@ -187,10 +186,6 @@ def collect_ours(study: Study) -> Results:
         training += float(outcome["seconds"]["train"])
         rows.append(point.row(outcome["tokens"], outcome["loss"]["validation_nats_per_token"]))
     return Results(rows, max(ended, default=None), training, tuple(lost))
-
-
-def _good(attempt: Mapping[str, Any]) -> bool:
-    return attempt.get("state") == "completed"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def memory_of(trace: Trace, count: int) -> Memory | None:
         else:
             live.pop(int(taken.address[place]), None)
     owned: dict[str, int] = {}
-    phases = _outermost(trace.marks.where(~trace.named(trace.marks, _steps(trace))))
+    steps = [place for place, name in enumerate(trace.names) if name.startswith(STEP)]
+    phases = _outermost(trace.marks.where(~trace.named(trace.marks, steps)))
     by_thread = {int(thread): _of_thread(trace, int(thread)) for thread in np.unique(taken.thread)}
     for place in live.values():
         moment = float(taken.moment[place])
@@ -61,10 +62,6 @@ def memory_of(trace: Trace, count: int) -> Memory | None:
     timeline = [(float(taken.moment[chosen[place]]) / 1e6, int(total[place])) for place in kept]
     largest = sorted(owned.items(), key=lambda one: -one[1])[:count]
     return Memory("GPU" if gpu else "CPU", int(total[peak]), float(taken.moment[chosen[peak]]) / 1e6, timeline, largest)
-
-
-def _steps(trace: Trace) -> list[int]:
-    return [place for place, name in enumerate(trace.names) if name.startswith(STEP)]
 
 
 def _of_thread(trace: Trace, thread: int) -> Spans:

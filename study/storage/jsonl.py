@@ -71,8 +71,8 @@ class Log(Generic[R]):
                 found.append(self._load(line))
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise ValueError(
-                    f"{self.path}:{number}: {_shown(line)!r} is not {self._what}: the file was edited or damaged; "
-                    f"{self._remedy}"
+                    f"{self.path}:{number}: {line[:60].decode(errors='replace')!r} is not {self._what}: the file was "
+                    f"edited or damaged; {self._remedy}"
                 ) from error
         return found, len(data) - len(torn)
 
@@ -128,7 +128,3 @@ def end_of_whole_lines(descriptor: int) -> int:
             return start + position + 1
         end = start
     return 0
-
-
-def _shown(line: bytes) -> str:
-    return line[:60].decode(errors="replace")

@@ -77,7 +77,7 @@ def carried_on(plain: Mapping[str, Any], lines: Sequence[str]) -> tuple[FormerRu
     lines: the overrides of the command. All of its configs take them, so that the study remembers them also where they
     say nothing of the first one.
     """
-    named = {_name(line) for line in lines}
+    named = {line.lstrip("+").partition("=")[0] for line in lines}
     asked = [rule for rule in RULES if rule.name not in named]
     folder = StudyFolder(Path(plain["paths"]["runs"]).expanduser().absolute() / str(plain["study"]["name"]))
     if not asked or not folder.points.exists():
@@ -89,7 +89,3 @@ def carried_on(plain: Mapping[str, Any], lines: Sequence[str]) -> tuple[FormerRu
 def in_words(study: str, rule: FormerRule) -> str:
     """Return what a person is told of it."""
     return f"Study {study} was begun by a version {rule.words}"
-
-
-def _name(line: str) -> str:
-    return line.lstrip("+").partition("=")[0]

@@ -149,7 +149,8 @@ def run_summary(
         tags["code_changed"] = "true"
     if facts.outcome is not None:
         tags["outcome"] = json.dumps(facts.outcome, separators=(",", ":"))
-    return RunSummary(_tags(tags, redact), _status(facts.state), facts.ended)
+    status = "KILLED" if facts.state == STOPPED else STATUS[facts.state]
+    return RunSummary(_tags(tags, redact), status, facts.ended)
 
 
 def of_search(facts: Facts, verdict: str, end: str) -> Facts:
@@ -199,10 +200,6 @@ def study_summary(
         bad = [STATUS[state] for state in counts if state != PointState.COMPLETED]
         status = "FAILED" if "FAILED" in bad else "KILLED" if bad else "FINISHED"
     return RunSummary(_tags(tags, redact), status, None if status == "RUNNING" else ended or None)
-
-
-def _status(state: str) -> str:
-    return "KILLED" if state == STOPPED else STATUS[state]
 
 
 def _source(code: str, program: str, executor: str) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +63,8 @@ def restore(found: Checkpoint, parts: Sequence[nn.Module], optimizers: Optimizer
 def random_state(found: Checkpoint, rank: int) -> RandomState:
     """Return the random states that a rank had; empty where the checkpoint's mesh had no such rank."""
     prefix = f"random.{rank}."
-    state = {name: torch.zeros(*about[0], dtype=about[1]) for name, about in _random(stored(found), prefix).items()}
+    there = {name: about for name, about in stored(found).items() if name.startswith(prefix)}
+    state = {name: torch.zeros(*about[0], dtype=about[1]) for name, about in there.items()}
     if state:
         read(found, state)
     return {name.removeprefix(prefix): value for name, value in state.items()}
@@ -75,7 +75,3 @@ def read_all(found: Checkpoint) -> dict[str, Tensor]:
     state = {name: torch.zeros(tuple(shape), dtype=dtype) for name, (shape, dtype) in stored(found).items()}
     read(found, state)
     return state
-
-
-def _random(entries: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {name: about for name, about in entries.items() if name.startswith(prefix)}

@@ -143,15 +143,12 @@ def open_training(config: DataConfig, root: str | Path, seed: int) -> TrainingDa
     where = folder(config, root)
     manifest = read_manifest(where)
     sources = []
-    for (name, place), weight in zip(members(where, manifest), _weights(config), strict=True):
+    weights = [source.weight for source in config.sources] or [1.0]
+    for (name, place), weight in zip(members(where, manifest), weights, strict=True):
         own = _seed_of(seed, name) if config.sources else seed
         rows = TokenSequences(place, "train", config.sequence_length, own, config.packing)
         sources.append(Source(name, weight, rows))
     return TrainingData(sources, seed)
-
-
-def _weights(config: DataConfig) -> list[float]:
-    return [source.weight for source in config.sources] or [1.0]
 
 
 def _seed_of(seed: int, name: str) -> int:
