@@ -12,7 +12,7 @@ import numpy as np
 from analysis.estimation import fit_problem, multistart, observations
 from analysis.inference import covariance, resampling
 from analysis.inference.flat import Flat, flat
-from analysis.inference.profile_likelihood import Profile, has_profile, profile, profiles
+from analysis.inference.profile_likelihood import Profile, has_profile, is_positive, profile, profiles
 from analysis.inputs.dataset import Array, Index, Rows
 from analysis.laws.base import Form
 from analysis.values.blocks import Basin, Optimizer
@@ -248,7 +248,7 @@ class Estimate:
 
     def positive(self, name: str) -> bool:
         """Whether a name is of a constant that is positive."""
-        return name in self.form.names and self.form.logs[self.form.names.index(name)]
+        return is_positive(self.problem, name)
 
     def spread(self, name: str) -> float:
         """Return a rough standard error, of the log where the constant is positive."""

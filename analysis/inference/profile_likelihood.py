@@ -78,7 +78,7 @@ def profiles(p: Problem, point: PointFit, spreads: Mapping[str, float | None], a
         deviance = np.array([_deviance(p, most, v) for v in path.value])
         (low, closed_low), (high, closed_high) = (_crossing(path, own, side) for side in (-1, 1))
         values = path.at
-        if _positive(p, name):
+        if is_positive(p, name):
             with np.errstate(over="ignore"):
                 values, low, high = np.exp(values), float(np.exp(low)), float(np.exp(high))
         closed_low, closed_high = closed_low and low < np.inf, closed_high and high < np.inf  # not beyond any number
@@ -95,14 +95,15 @@ def has_profile(p: Problem, name: str) -> bool:
     return True
 
 
-def _positive(p: Problem, name: str) -> bool:
+def is_positive(p: Problem, name: str) -> bool:
+    """Return whether a name is of a constant that is positive."""
     return name in p.form.names and p.form.logs[p.form.names.index(name)]
 
 
 def _values(p: Problem, point: PointFit, name: str, spread: float | None) -> Array:
     """Return the values (R,), rising, at which the quantity, or its log, is held."""
     best = float(quantity(p, point.theta[None], name)[0])
-    offsets = _offsets(_positive(p, name), name in p.form.names, best, spread)
+    offsets = _offsets(is_positive(p, name), name in p.form.names, best, spread)
     at = np.concatenate((best - offsets[::-1], [best], best + offsets))
     return at if name in p.form.names else np.unique(np.clip(at, 1e-3, 1 - 1e-3))
 

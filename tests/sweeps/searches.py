@@ -1,12 +1,20 @@
 """Helpers: drive a scheduler through a random, but valid, history of workers."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.replay.decisions import decisions, undisturbed
+from sweeps.rungs import Rung
 from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.pbt import PopulationBased
+
+
+def rung_of(values: Sequence[float]) -> Rung:
+    rung = Rung(1)
+    for trial, value in enumerate(values):
+        rung.record(trial, value)
+    return rung
 
 
 def drive(

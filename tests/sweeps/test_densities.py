@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from sweeps.rungs import Rung
 from sweeps.samplers.rung_density import DensityDraws, DensityRatio
 from sweeps.schedulers.drifting_gp import GRID, Kernel, Posterior, likelihoods
 from sweeps.space import Choice, Interval, Space
+from tests.sweeps.searches import rung_of
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,6 @@ def test_likelihoods_are_those_of_a_normal_distribution() -> None:
     assert len(GRID) == len({*GRID}) == 36
 
 
-def rung(values: list[float]) -> Rung:
-    made = Rung(1)
-    for trial, value in enumerate(values):
-        made.record(trial, value)
-    return made
-
-
 @pytest.mark.parametrize("wrong", [{"enough": 3}, {"good": 0.0}, {"good": 1.0}, {"explore": -0.1}, {"explore": 1.1}])
 def test_ratios_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="at least 4 trials"):
@@ -73,14 +66,14 @@ def test_edges_of_a_ratio_that_are_allowed() -> None:
 @pytest.mark.parametrize(("count", "split"), [(11, None), (12, 12), (13, 13)])
 def test_a_rung_is_believed_once_it_has_enough(count: int, split: int | None) -> None:
     points = [[n / 100] for n in range(count)]
-    found = DensityRatio(0).split(points, [rung([float(n) for n in range(count)])], (0,))
+    found = DensityRatio(0).split(points, [rung_of([float(n) for n in range(count)])], (0,))
     assert (None if found is None else len(found[0].points) + len(found[1].points)) == split
 
 
 def test_the_highest_rung_with_enough_divides_good_from_bad() -> None:
     points = [[n / 100] for n in range(40)]
-    low, high = rung([float(40 - n) for n in range(40)]), rung([float(n) for n in range(40)])
-    found = DensityRatio(0).split(points, [low, high, rung([1.0])], (0,))
+    low, high = rung_of([float(40 - n) for n in range(40)]), rung_of([float(n) for n in range(40)])
+    found = DensityRatio(0).split(points, [low, high, rung_of([1.0])], (0,))
     assert found is not None
     assert found[0].points.ravel() == pytest.approx([n / 100 for n in range(6)])
     assert found[1].points.ravel() == pytest.approx([n / 100 for n in range(6, 40)])
@@ -97,7 +90,7 @@ def test_categories_lie_in_the_middle_of_their_share_and_numbers_where_they_are(
 
 def test_a_pick_is_a_candidate_near_the_good_ones() -> None:
     points = [[n / 40] for n in range(40)]
-    rungs = [rung([abs(n - 8) / 40 for n in range(40)])]
+    rungs = [rung_of([abs(n - 8) / 40 for n in range(40)])]
     candidates = [[0.95], [0.2], [0.7]]
     always = DensityRatio(1, explore=0.0)
     assert [always.pick(trial, candidates, points, rungs) for trial in range(5)] == [1] * 5

@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 from scipy.stats import qmc
 
-from sweeps.rungs import Rung
 from sweeps.samplers import rung_density
 from sweeps.samplers.base import Tried, fresh, identity, taken
 from sweeps.samplers.grid import Grid, listed
@@ -20,6 +19,7 @@ from sweeps.samplers.random import RandomDraws
 from sweeps.samplers.rung_density import DensityDraws, DensityRatio, Floats, Kernels
 from sweeps.samplers.sobol import Sobol
 from sweeps.space import Choice, Integers, Interval, Space
+from tests.sweeps.searches import rung_of
 
 UNIT = Space({"x": Interval(0.0, 1.0)})
 
@@ -87,13 +87,6 @@ def test_categories_are_drawn_as_the_density_has_them() -> None:
     expected = kernels.at(places[:, None])
     assert [float(np.isclose(drawn, place).mean()) for place in places] == pytest.approx(expected.tolist(), abs=0.025)
     assert Kernels(np.zeros((2, 1)), (1,)).draw(np.random.default_rng(0), 5, 3.0).tolist() == [[0.0]] * 5
-
-
-def rung_of(values: Sequence[float]) -> Rung:
-    rung = Rung(1)
-    for trial, value in enumerate(values):
-        rung.record(trial, value)
-    return rung
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain, Interval
-from tests.study.support.searches import advance, begin_worker, make_search, run_worker, search_settings
+from tests.study.support.searches import advance, begin_worker, diary, make_search, run_worker, search_settings
 from tests.study.support.studies import wait_until
 from train.checkpoint import layout
 from train.spec.config import BudgetConfig
@@ -173,11 +173,6 @@ def test_names_of_files_agree_with_the_trainers() -> None:
 
 def wait_for_event(study: StudyFolder, seen: int, worker: "subprocess.Popen[str]") -> None:
     wait_until("an event", lambda: len(TrialQueue.of(study).log.records) > seen or worker.poll() is not None)
-
-
-def diary(study: StudyFolder, key: str) -> list[tuple[int, int]]:
-    lines = (study.run(key).path / "diary").read_text().splitlines()
-    return [(int(a), int(b)) for a, b in (line.split() for line in lines)]
 
 
 @pytest.mark.slow

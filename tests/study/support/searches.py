@@ -51,6 +51,12 @@ def make_search(folder: Path, **changes: object) -> StudyFolder:
     return study
 
 
+def diary(study: StudyFolder, key: str) -> list[tuple[int, int]]:
+    """Return what the stand-in trainer wrote of its runs of a trial: the tokens where each began and ended."""
+    lines = (study.run(key).path / "diary").read_text().splitlines()
+    return [(int(a), int(b)) for a, b in (line.split() for line in lines)]
+
+
 def advance(study: StudyFolder, units: int, seed: int = 0, lose: float = 0.1) -> TrialQueue:
     """Let one worker take and end units: some fail, some diverge, the rest come to a loss that falls with tokens."""
     queue, rng = TrialQueue.of(study), random.Random(seed)

@@ -14,18 +14,13 @@ from study.search import view
 from study.search.state import Search
 from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
-from tests.study.support.searches import begin_worker, environment, make_search, run_worker
+from tests.study.support.searches import begin_worker, diary, environment, make_search, run_worker
 from tests.study.support.stand_in_search_trainer import loss_at
 from tests.study.support.studies import wait_until
 
 
 def reached(search: Search) -> list[tuple[int, int, float]]:
     return sorted((t.number, at, value) for t in search.trials.values() for at, value in t.values.items())
-
-
-def diary(study: StudyFolder, key: str) -> list[tuple[int, int]]:
-    lines = (study.run(key).path / "diary").read_text().splitlines()
-    return [(int(a), int(b)) for a, b in (line.split() for line in lines)]
 
 
 def wait_for_event(study: StudyFolder, worker: "subprocess.Popen[str]") -> None:
