@@ -14,10 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-ARGUMENTS = {
-    "mlflow_sync": ["--runs", "1000"],
-    "trainer_matmul_ratio": ["--threads", str(os.cpu_count() or 1)],
-}
+ARGUMENTS = {"mlflow_sync": ["--runs", "1000"], "trainer_matmul_ratio": ["--threads", str(os.cpu_count() or 1)]}
 PACKAGES = ("torch", "numpy", "scipy", "hydra-core", "submitit", "mlflow", "optuna")
 
 

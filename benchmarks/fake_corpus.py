@@ -11,12 +11,7 @@ from train.spec.manifest import FORMAT, Manifest, Settings, Shard, Split, Tokeni
 
 
 def write_corpus(
-    root: Path,
-    vocab_size: int,
-    train_tokens: int = 200_000,
-    validation_tokens: int = 50_000,
-    *,
-    uniform: bool = False,
+    root: Path, vocab_size: int, train_tokens: int = 200_000, validation_tokens: int = 50_000, *, uniform: bool = False
 ) -> Path:
     """Write a prepared folder named `fake` under `root` and return it.
 

@@ -29,11 +29,7 @@ PUBLISHED = (
     "Published for the same replay, 10R: Ray 2.60 .0331, Optuna 5.0 .0271, Syne Tune 0.16 .0530, Algorithm 2 .0184"
 )
 TABLES = ("digits_mlp_1000x81", "algoperf_wmt", "algoperf_imagenet_vit", "algoperf_fastmri")
-GUARDS: tuple[Mapping[str, float], ...] = (
-    {"stake": 0.0625},
-    {"stake": 0.25},
-    {"stake": 0.5},
-)
+GUARDS: tuple[Mapping[str, float], ...] = ({"stake": 0.0625}, {"stake": 0.25}, {"stake": 0.5})
 NAMES = (
     "random",
     "asha_promotion",

@@ -32,12 +32,7 @@ USED = (
     "torch._dynamo",
 )
 """What set-ups of ranks import when they are built, which is after the fork."""
-LOADED = (
-    "tests.train.faults",
-    "train.runtime.distributed",
-    "train.checkpoint.manager",
-    "train.trainer",
-)
+LOADED = ("tests.train.faults", "train.runtime.distributed", "train.checkpoint.manager", "train.trainer")
 """What every trainer imports once it runs."""
 
 

@@ -105,13 +105,7 @@ def _interval(
 
 
 def _normal(
-    p: fit_problem.Problem,
-    point: multistart.PointFit,
-    data: Rows,
-    *,
-    method: str,
-    quantity: str,
-    confidence: float,
+    p: fit_problem.Problem, point: multistart.PointFit, data: Rows, *, method: str, quantity: str, confidence: float
 ) -> tuple[float, float]:
     from scipy.stats import t
 

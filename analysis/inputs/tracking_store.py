@@ -124,10 +124,7 @@ def _other_version(version: str, uri: str, known: bool) -> str:
 
 
 _SAID: tuple[tuple[str, Words], ...] = (
-    (
-        r"file is not a database|file is encrypted|disk image is malformed",
-        lambda said, _: damaged("the file", said),
-    ),
+    (r"file is not a database|file is encrypted|disk image is malformed", lambda said, _: damaged("the file", said)),
     (
         r"database (?:table )?is locked",
         lambda *_: "the database is locked by another process: end that one (fuser FILE names it), or try again later",
@@ -144,10 +141,7 @@ _SAID: tuple[tuple[str, Words], ...] = (
         r"unable to open database file",
         lambda said, key: f"{said}: its folder must allow reading and writing; name another with {key}=sqlite:///FILE",
     ),
-    (
-        r"Connection refused",
-        lambda said, key: f"{said}: start that server, or correct {key}",
-    ),
+    (r"Connection refused", lambda said, key: f"{said}: start that server, or correct {key}"),
     (
         r"Failed to resolve|Name or service not known|Temporary failure in name resolution|nodename nor servname",
         lambda _, key: f"no host of that name is known: correct {key}, or look whether the network is there",

@@ -229,12 +229,7 @@ class _Chunks:
     """Walks the tokens chunk by chunk: logits into one buffer, their gradient in place, both products."""
 
     def __init__(
-        self,
-        hidden: Tensor,
-        head: Tensor,
-        plan: Plan,
-        hidden_gradient: str,
-        keep: tuple[Tensor, Tensor] | None,
+        self, hidden: Tensor, head: Tensor, plan: Plan, hidden_gradient: str, keep: tuple[Tensor, Tensor] | None
     ) -> None:
         self.hidden, self.head, self.keep, self.plan = hidden, head, keep, plan
         self.hidden_gradient = hidden_gradient

@@ -85,12 +85,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        target: Tensor,
-        plan: Plan,
-        reduction: str,
-        in_place: bool,
+        ctx: Any, logits: Tensor, target: Tensor, plan: Plan, reduction: str, in_place: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wants = ctx.needs_input_grad[0]
         scale = None

@@ -71,17 +71,7 @@ def wanted(words: Sequence[str], gpus: int) -> Wanted:
             f"profile={profile} is not allowed: a file that ends in .yaml, as conf/cluster/measured/me.yaml"
         )
     sizes = sizes_of(settings.sizes or DEFAULT_SIZES[backend])
-    return Wanted(
-        ranks,
-        backend,
-        sizes,
-        names,
-        settings.seconds,
-        Path(settings.out),
-        profile,
-        settings.force,
-        results,
-    )
+    return Wanted(ranks, backend, sizes, names, settings.seconds, Path(settings.out), profile, settings.force, results)
 
 
 def sizes_of(text: str) -> tuple[int, ...]:

@@ -10,11 +10,7 @@ from typing import Any, Protocol
 from study.commands import add_json, emit
 from train.spec.interrupts import INTERRUPTED
 
-BENCHES = {
-    "comm": "study.bench.comm",
-    "pipeline": "study.bench.pipeline",
-    "strategies": "study.bench.strategies",
-}
+BENCHES = {"comm": "study.bench.comm", "pipeline": "study.bench.pipeline", "strategies": "study.bench.strategies"}
 """What can be measured or compared, and the module that does it."""
 
 

@@ -68,8 +68,7 @@ class SearchConfig:
     quantile: float = key(0.2, "pbt: share of members at the bottom that copy members of the same share at the top")
     resample: float = key(0.25, "pbt: probability that a copied setting is drawn anew, not multiplied by 0.8 or 1.2")
     stake: float = key(
-        STAKE,
-        "asha_guarded: share of the resource for selection; the rest trains unselected trials to the end",
+        STAKE, "asha_guarded: share of the resource for selection; the rest trains unselected trials to the end"
     )
     explore: str = key(
         "perturb",

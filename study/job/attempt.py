@@ -16,15 +16,7 @@ from study.executors.base import RankInfo
 from study.failures.kinds import INTERRUPTED, AttemptState, Ending, Evidence, Kind, by_words, classify, headline, root
 from study.job.hang_watch import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
 from study.job.rendezvous import RendezvousRound
-from study.process.children import (
-    PEERS_GRACE,
-    Signals,
-    Started,
-    failed_alone,
-    kill,
-    memory_kills,
-    wait_together,
-)
+from study.process.children import PEERS_GRACE, Signals, Started, failed_alone, kill, memory_kills, wait_together
 from study.process.trainers import FRESH, Trainers, TrainerStart
 from study.records import ledger
 from study.storage.files import last_lines, read_json, tail, write_json

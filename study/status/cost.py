@@ -177,10 +177,7 @@ def attempts(folder: StudyFolder, keys: Iterable[str], now: float) -> list[Attem
 
 
 def charge(
-    known: ledger.Ledger,
-    points: Mapping[str, Point],
-    charged: Sequence[Charge] | None,
-    made: Sequence[Attempted],
+    known: ledger.Ledger, points: Mapping[str, Point], charged: Sequence[Charge] | None, made: Sequence[Attempted]
 ) -> list[Charge]:
     """Return the runs of jobs with what their attempts did; jobs that `charged` has not, by their attempts' clocks."""
     by_job: dict[str, list[Attempted]] = defaultdict(list)

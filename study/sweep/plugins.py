@@ -40,10 +40,7 @@ def register() -> None:
         provider="scaling-study",
     )
     store.store(
-        group="hydra/launcher",
-        name="study",
-        node={"_target_": f"{NAMESPACE}.StudyLauncher"},
-        provider="scaling-study",
+        group="hydra/launcher", name="study", node={"_target_": f"{NAMESPACE}.StudyLauncher"}, provider="scaling-study"
     )
 
 

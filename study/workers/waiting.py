@@ -26,11 +26,7 @@ def waiting_jobs(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
     executors = {batch.job_id: batch.executor for batch in known}
     return [
         PointStatus(
-            name,
-            PointState(job.state),
-            job_id=name,
-            reason=job.reason,
-            executor=executors[name.partition("_")[0]],
+            name, PointState(job.state), job_id=name, reason=job.reason, executor=executors[name.partition("_")[0]]
         )
         for name, job in (look(known).jobs.items() if known else ())
         if job.alive

@@ -92,14 +92,7 @@ def test_captured_in_a_graph_and_replayed(name: str) -> None:
 @pytest.mark.parametrize("name", list(steps()) if torch.cuda.is_available() else [])
 def test_compiled_whole_with_changing_sizes(name: str) -> None:
     function, inputs = steps()[name]
-    if name not in {
-        "rope",
-        "split_heads",
-        "gated_mlp",
-        "gated_mlp_kept",
-        "cross_entropy",
-        "linear_cross_entropy",
-    }:
+    if name not in {"rope", "split_heads", "gated_mlp", "gated_mlp_kept", "cross_entropy", "linear_cross_entropy"}:
         # Other operations have targets, positions or weights, which do not shrink along.
         compiled = torch.compile(function, fullgraph=True, dynamic=True)
         for rows in (512, 300, 127):

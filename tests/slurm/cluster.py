@@ -223,14 +223,7 @@ class ThrowawayCluster:
         """Return what accounting knows of jobs and array tasks (no steps), oldest first."""
         columns = "JobID,State,ExitCode,JobName%80,NodeList"
         wanted = selection or ("--starttime=now-1day",)
-        text = self.call(
-            "sacct",
-            "--noheader",
-            "--parsable2",
-            "--allocations",
-            *wanted,
-            f"--format={columns}",
-        )
+        text = self.call("sacct", "--noheader", "--parsable2", "--allocations", *wanted, f"--format={columns}")
         return [JobState(*line.split("|")) for line in text.splitlines() if line.count("|") == 4]
 
     def queue(self, *selection: str) -> list[JobState]:

@@ -35,9 +35,7 @@ def test_a_share_that_rounds_below_a_whole_step_begins_with_that_step() -> None:
 
 
 @given(
-    st.lists(st.integers(2_000, 10**6), min_size=1, max_size=8),
-    st.floats(0.05, 0.5),
-    st.sampled_from([64, 100, 512]),
+    st.lists(st.integers(2_000, 10**6), min_size=1, max_size=8), st.floats(0.05, 0.5), st.sampled_from([64, 100, 512])
 )
 def test_branches_begin_at_the_end_of_a_step_and_every_budget_has_one(
     budgets: list[int], decay: float, batch: int

@@ -203,18 +203,14 @@ def test_four_ranks_find_the_same_on_every_layout(alone_and_together: Compared) 
             assert positions == pytest.approx(wanted["positions"], abs=1e-6), layout
 
 
-def test_four_ranks_see_inside_a_run_what_one_process_sees(
-    alone_and_together: Compared,
-) -> None:
+def test_four_ranks_see_inside_a_run_what_one_process_sees(alone_and_together: Compared) -> None:
     """Shards add up and copies count once. The bound is Adam's: it divides the smallest gradients by themselves."""
     wanted, layouts = alone_and_together[0]
     for layout, result in layouts.items():
         assert result["health"]["statistics"] == pytest.approx(wanted["health"]["statistics"], rel=1e-4), layout
 
 
-def test_a_rank_that_goes_wrong_is_named_on_every_layout_and_a_sound_one_is_not(
-    alone_and_together: Compared,
-) -> None:
+def test_a_rank_that_goes_wrong_is_named_on_every_layout_and_a_sound_one_is_not(alone_and_together: Compared) -> None:
     named = {
         "ddp": ["embedding.weight on rank 3", "norm.weight on rank 3"],
         "hsdp": ["embedding.weight (fsdp=1) on ranks 1, 3", "norm.weight (fsdp=1) on ranks 1, 3"],  # two copies each

@@ -111,13 +111,7 @@ def test_the_environment_is_read_as_srun_sets_it(changes: dict[str, str], wanted
 
 @pytest.mark.parametrize(
     ("nodes", "wanted"),
-    [
-        ("n1", "n1"),
-        ("n1,m[2-3]", "n1"),
-        ("n[1-4]", "n1"),
-        ("n[007,009-010]-ib,m1", "n007-ib"),
-        ("a-b.c[3]", "a-b.c3"),
-    ],
+    [("n1", "n1"), ("n1,m[2-3]", "n1"), ("n[1-4]", "n1"), ("n[007,009-010]-ib,m1", "n007-ib"), ("a-b.c[3]", "a-b.c3")],
 )
 def test_the_first_node_of_a_list(nodes: str, wanted: str) -> None:
     assert first_host(nodes) == wanted

@@ -13,14 +13,7 @@ from torch import Tensor
 
 from kernels.cross_entropy.math import gather_into, scatter_sum_into
 from train.runtime.distributed import World
-from train.spec.communication.messages import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    BROADCAST,
-    REDUCE_SCATTER,
-    SEND,
-)
+from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, SEND
 
 WARM_UP, MOST, ROUNDS = 5, 100, 5
 """Calls before timing, calls of one round at most, rounds of which the median counts (nccl-tests: 5, 20 and 1)."""

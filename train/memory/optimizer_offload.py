@@ -22,10 +22,7 @@ class OffloadedState:
         """The state is on the CPU from the first step's end on; `device` is where steps run."""
         self.device = device
         self._pinned: dict[tuple[int, str], Tensor] = {}
-        self._handles = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
-        ]
+        self._handles = [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
 
     def remove(self) -> None:
         """Stop moving; the state stays where it is."""

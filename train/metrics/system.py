@@ -104,10 +104,7 @@ def node_memory(meminfo: str) -> dict[str, float]:
     except (KeyError, ValueError, IndexError):
         return {}
     used = total - free
-    return {
-        "system_memory_usage_megabytes": used * KIB / MEGA,
-        "system_memory_usage_percentage": 100 * used / total,
-    }
+    return {"system_memory_usage_megabytes": used * KIB / MEGA, "system_memory_usage_percentage": 100 * used / total}
 
 
 def process_memory(statm: str) -> dict[str, float]:

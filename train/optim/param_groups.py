@@ -37,11 +37,7 @@ def rule_of(spec: ParamSpec, model: ModelConfig, optim: OptimConfig) -> Rule:
 
 
 def _lr_scale(optim: OptimConfig, kind: Kind) -> float:
-    scales = {
-        "embedding": optim.embedding_lr_scale,
-        "head": optim.head_lr_scale,
-        "norm": optim.norm_lr_scale,
-    }
+    scales = {"embedding": optim.embedding_lr_scale, "head": optim.head_lr_scale, "norm": optim.norm_lr_scale}
     return scales.get(kind, 1.0)
 
 

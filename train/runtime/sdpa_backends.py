@@ -14,10 +14,5 @@ def prefer(device: torch.device) -> None:
     """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return
-    order = (
-        SDPBackend.CUDNN_ATTENTION,
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.MATH,
-    )
+    order = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
     torch._C._set_sdp_priority_order([int(backend) for backend in order])  # type: ignore[call-overload]

@@ -80,7 +80,7 @@ BANDWIDTH: dict[str, float] = {
 MEASURED: dict[str, Ceilings] = {
     # A copy of a large tensor, bf16 and fp8 products of 8192^3, torch 2.11; fp32 as its maker says. They are those of
     # conf/cluster/measured/h200_x4.yaml, whose bf16 is of the slowest day.
-    "H200": Ceilings({"bf16": 798 * TERA, "fp8": 1304 * TERA, "fp32": 67 * TERA}, 4.27 * TERA, measured=True),
+    "H200": Ceilings({"bf16": 798 * TERA, "fp8": 1304 * TERA, "fp32": 67 * TERA}, 4.27 * TERA, measured=True)
 }
 """By the same parts of names."""
 

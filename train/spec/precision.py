@@ -60,10 +60,7 @@ def _check_history(config: RunConfig) -> None:
             f"precision.fp8_scaling={scaling} has factors of tokens, which the next step does not have; "
             "use fp8_scaling=tensorwise",
         ),
-        (
-            precision.fp8_gather,
-            "precision.fp8_gather=true narrows weights by what they are now; use fp8_gather=false",
-        ),
+        (precision.fp8_gather, "precision.fp8_gather=true narrows weights by what they are now; use fp8_gather=false"),
         (
             config.compile.cuda_graphs,
             "compile.cuda_graphs=true replays blocks, and these note what they see; use cuda_graphs=false",
@@ -80,10 +77,7 @@ def _check_gather(config: RunConfig, gathered: bool) -> None:
         return
     scaling, pp = precision.fp8_scaling, config.parallel.pp
     reasons = (
-        (
-            precision.name != "fp8",
-            f"precision.name={precision.name} has no products that take fp8; use precision=fp8",
-        ),
+        (precision.name != "fp8", f"precision.name={precision.name} has no products that take fp8; use precision=fp8"),
         (
             scaling != "tensorwise",
             f"precision.fp8_scaling={scaling} narrows weights along the other axis for the backward pass, from all "

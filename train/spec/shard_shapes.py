@@ -34,10 +34,7 @@ def stored_shape(shape: Shape, ranks: int) -> Shape:
         return shape
     columns = shape[-1]
     rows = math.prod(shape[:-1])
-    parts = next(
-        (n for n in range(1, columns + 1) if columns % n == 0 and excess(rows * n, ranks) <= SLACK),
-        columns,
-    )
+    parts = next((n for n in range(1, columns + 1) if columns % n == 0 and excess(rows * n, ranks) <= SLACK), columns)
     return rows * parts, columns // parts
 
 

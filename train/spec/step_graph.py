@@ -13,10 +13,7 @@ def obstacle(config: RunConfig, device: str, ranks: int) -> str | None:
     precision, memory, compiled = config.precision, config.memory, config.compile
     reasons = (
         (device != "cuda", "it needs a CUDA device"),
-        (
-            config.model.experts > 0,
-            f"model.experts={config.model.experts} have other numbers of tokens in every step",
-        ),
+        (config.model.experts > 0, f"model.experts={config.model.experts} have other numbers of tokens in every step"),
         (ranks > 1, f"{ranks} ranks send messages within a step, from addresses that change"),
         (compiled.cuda_graphs, "compile.cuda_graphs=true replays each block as a graph of its own"),
         (

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
     from analysis.inference.law_result import LawFit
 
-LABELS = {
-    "params": "parameters N",
-    "tokens": "training tokens D",
-    "flops": "compute C [FLOPs]",
-    "loss": "loss",
-}
+LABELS = {"params": "parameters N", "tokens": "training tokens D", "flops": "compute C [FLOPs]", "loss": "loss"}
 MANY = 30.0
 """An axis whose values span more than this factor is logarithmic."""
 

@@ -74,13 +74,7 @@ class Prices(Generic[Time]):
     timed: Callable[[Candidate], Time]
 
 
-def search(
-    candidates: Sequence[Candidate],
-    bound: Bounds,
-    prices: Prices[Time],
-    memory: int,
-    top: int,
-) -> Found[Time]:
+def search(candidates: Sequence[Candidate], bound: Bounds, prices: Prices[Time], memory: int, top: int) -> Found[Time]:
     """Return the `top` fastest candidates that a GPU's memory holds."""
     waiting = [(bound.seconds(one), one.number, False, one) for one in candidates if bound.memory(one) <= memory]
     too_large = len(candidates) - len(waiting)

@@ -73,12 +73,7 @@ def test_rows_that_were_dropped_are_counted() -> None:
         ([1.0, 1.051, 1.0], "given", "FLOPs differ from 6 N D by +0.0 to +5.1 %", "warning"),
         ([1.0, 0.949, 1.0], "6ND", "FLOPs differ from 6 N D by -5.1 to +0.0 %", "warning"),
         ([1.0, 1.2, 1.0], "", "FLOPs differ from 6 N D by +0.0 to +20.0 %", "warning"),
-        (
-            [1.3, 1.2, 1.1],
-            "6*matmul",
-            "FLOPs by 6*matmul differ from 6 N D by +10.0 to +30.0 %, as expected",
-            "note",
-        ),
+        ([1.3, 1.2, 1.1], "6*matmul", "FLOPs by 6*matmul differ from 6 N D by +10.0 to +30.0 %, as expected", "note"),
         ([30.0, 1.0, 1.0], "6*matmul", "FLOPs by 6*matmul differ", "note"),
         ([9.9, 1.0, 1.0], "given", "FLOPs differ from 6 N D", "warning"),
         ([10.1, 1.0, 1.0], "given", "FLOPs are 1 to 10.1 times 6 N D", "warning"),

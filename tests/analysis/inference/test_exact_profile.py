@@ -234,8 +234,7 @@ class Solver:
 
 
 @pytest.mark.parametrize(
-    ("middle", "inner", "again"),
-    [(2, [1, 2, 1, 2, 3], [0, 2]), (0, [0, 0, 1, 2, 3], [2]), (4, [1, 2, 3, 4, 3], [0])],
+    ("middle", "inner", "again"), [(2, [1, 2, 1, 2, 3], [0, 2]), (0, [0, 0, 1, 2, 3], [2]), (4, [1, 2, 3, 4, 3], [0])]
 )
 def test_each_value_starts_again_from_its_inner_neighbour(
     middle: int, inner: list[int], again: list[int], monkeypatch: pytest.MonkeyPatch

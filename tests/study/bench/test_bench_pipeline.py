@@ -13,17 +13,7 @@ import pytest
 
 from study.__main__ import main
 from study.bench import made_up, pipeline_ranks
-from study.bench.pipeline_table import (
-    Asked,
-    Row,
-    best,
-    found_of,
-    full_from,
-    measured_table,
-    rows,
-    sentences,
-    table,
-)
+from study.bench.pipeline_table import Asked, Row, best, found_of, full_from, measured_table, rows, sentences, table
 from study.planning.timeline_picture import FILLS, draw, lane, ticks_of
 from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import SCHEDULES, can_split

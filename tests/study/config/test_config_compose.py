@@ -200,10 +200,7 @@ def test_a_given_depth_and_budget_stay(source: HydraSource) -> None:
 def test_explicit_shapes(source: HydraSource) -> None:
     job = ["study=smoke", "search.budgets=[1e10]", "search.shapes=[{width:32,layers:4},{width:64}]"]
     design = isoflop(Composer(source).compose(job).config, job)
-    assert [d[:2] for d in design] == [
-        ("model.width=32", "model.layers=4"),
-        ("model.width=64", "model.layers=2"),
-    ]
+    assert [d[:2] for d in design] == [("model.width=32", "model.layers=4"), ("model.width=64", "model.layers=2")]
 
 
 def test_the_family_follows_the_aspect_ratio(source: HydraSource) -> None:

@@ -76,10 +76,7 @@ WORDS = [
         "on TCPStore\ntorch.distributed.DistNetworkError: Connection reset by peer\n",
         "hang",
     ),
-    (
-        "[rank0]:[E1] [PG 0 Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)\n",
-        "hang",
-    ),
+    ("[rank0]:[E1] [PG 0 Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)\n", "hang"),
     (
         f"{TRACEBACK}RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
         "[127.0.0.1]:41935\n",

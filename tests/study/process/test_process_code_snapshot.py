@@ -250,11 +250,7 @@ CANCELLED = {"event": "cancelled", "keys": ["k"]}
     ],
 )
 def test_a_copy_is_kept_while_jobs_may_start_from_it(
-    folder: StudyFolder,
-    events: list[dict[str, Any]],
-    ended_days_ago: int | None,
-    changed_days_ago: int,
-    kept: bool,
+    folder: StudyFolder, events: list[dict[str, Any]], ended_days_ago: int | None, changed_days_ago: int, kept: bool
 ) -> None:
     ended = None if ended_days_ago is None else time.time() - 86400 * ended_days_ago
     changed = time.time() - 86400 * changed_days_ago

@@ -110,9 +110,7 @@ def parsed(*lines: str) -> tuple[dict[str, Any], dict[str, Condition], list[str]
 
 def test_conditions_are_tags_of_hydras_grammar() -> None:
     space, conditions, fixed = parsed(
-        'optim.momentum=tag(log,"optim.name=muon|sgd",interval(0.8,0.99))',
-        "optim.name=adamw,muon,sgd",
-        "seed=1",
+        'optim.momentum=tag(log,"optim.name=muon|sgd",interval(0.8,0.99))', "optim.name=adamw,muon,sgd", "seed=1"
     )
     assert list(space) == ["optim.name", "optim.momentum"]
     assert space["optim.momentum"] == Interval(0.8, 0.99, log=True)

@@ -49,11 +49,7 @@ def proxy(port: int, trouble: Trouble) -> Iterator[None]:
                 status, kind, text = (
                     (502, "text/html", b"<html>Bad Gateway")
                     if fault == "gateway"
-                    else (
-                        500,
-                        "application/json",
-                        b'{"error_code": "INTERNAL_ERROR", "message": "out of luck"}',
-                    )
+                    else (500, "application/json", b'{"error_code": "INTERNAL_ERROR", "message": "out of luck"}')
                 )
             else:
                 status, kind, text = answer

@@ -13,16 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.data.dataset import TokenSequences
-from train.spec.manifest import (
-    FILE,
-    Manifest,
-    Settings,
-    Shard,
-    Split,
-    TokenizerFile,
-    fingerprint_of,
-    read_manifest,
-)
+from train.spec.manifest import FILE, Manifest, Settings, Shard, Split, TokenizerFile, fingerprint_of, read_manifest
 
 
 def _shard(folder: Path, name: str, tokens: npt.NDArray[np.uint16]) -> Shard:

@@ -269,11 +269,7 @@ def test_a_changed_mask_is_found_by_verify(tmp_path: Path) -> None:
 
 
 def test_broken_records_are_named_with_file_line_and_field(tmp_path: Path) -> None:
-    bad: list[Record] = [
-        {"completion": "x"},
-        {"prompt": None, "completion": "x"},
-        {"prompt": "a\0", "completion": "x"},
-    ]
+    bad: list[Record] = [{"completion": "x"}, {"prompt": None, "completion": "x"}, {"prompt": "a\0", "completion": "x"}]
     source = _folder(tmp_path / "talk", [*_prompts(), *bad])
     manifest = read_manifest(prepare(bytes_config(source), tmp_path, workers=1))
     assert [(one.file, one.why) for one in manifest.skipped] == [
@@ -281,10 +277,7 @@ def test_broken_records_are_named_with_file_line_and_field(tmp_path: Path) -> No
         ("a.jsonl:62", "field 'prompt' is not text"),
         ("a.jsonl:63", "binary data (a NUL byte)"),
     ]
-    wrong: list[Record] = [
-        {"text": ["a"]},
-        {"text": [{"text": "a", "label": True}, {"text": "a", "label": 1}]},
-    ]
+    wrong: list[Record] = [{"text": ["a"]}, {"text": [{"text": "a", "label": True}, {"text": "a", "label": 1}]}]
     config = bytes_config(
         _folder(tmp_path / "turns", [*wrong, *({"text": f"text {n}"} for n in range(20))]), name="turns",
         prompt_column=None, text_column="text",

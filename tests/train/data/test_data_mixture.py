@@ -183,10 +183,7 @@ def test_sources_share_the_first_ones_tokenizer(tmp_path: Path, write_texts: Wri
         ({"sources": (SourceConfig("a"), SourceConfig("a"))}, "must all differ"),
         ({"sources": (SourceConfig("small"),)}, "must all differ"),
         ({"sources": (SourceConfig("a"),), "source": "/x"}, r"data\.source and data\.sources are both given"),
-        (
-            {"tokenizer": "bytes", "vocab_size": 257, "tokenizer_from": "a"},
-            "tokenizer_from is for data.tokenizer=bpe",
-        ),
+        ({"tokenizer": "bytes", "vocab_size": 257, "tokenizer_from": "a"}, "tokenizer_from is for data.tokenizer=bpe"),
         ({"source": ".", "tokenizer_from": "nowhere"}, r"data\.tokenizer_from=nowhere: there is no .*nowhere-bpe300"),
     ],
 )

@@ -66,10 +66,7 @@ def document_pieces(rows: Rows) -> list[tuple[list[int], list[int]]]:
 
 
 @settings(max_examples=20, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=3),
-    st.integers(1, 16),
-)
+@given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=3), st.integers(1, 16))
 def test_fitted_rows_hold_every_token_once(
     tmp_path_factory: pytest.TempPathFactory, shards: list[list[int]], length: int
 ) -> None:
@@ -175,11 +172,7 @@ def test_large_vocabularies_have_wide_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        (
-            "train-00000.bin",
-            b"\xff\xff\x01\x00" + b"\0" * 76,
-            r"token 0 is 65535, the vocabulary has 100.*ff ff 01",
-        ),
+        ("train-00000.bin", b"\xff\xff\x01\x00" + b"\0" * 76, r"token 0 is 65535, the vocabulary has 100.*ff ff 01"),
         ("train-00000.bin", b"\x1f\x8b\x08" + b"\1" * 10, r"has 13 bytes, the manifest says 80.*1f 8b 08 .*\(gzip\)"),
         ("train-00000.bin", b"version https://git-lfs.github.com/spec/v1\n", r"Git LFS pointer"),
         ("train-00000.idx", b"<html>" + b"\0" * 18, r"\.idx is damaged.*3c 68 74 6d 6c 3e.*web page"),

@@ -102,11 +102,7 @@ def saved(name: str, about: tuple[str, ModelConfig], folder: Path, world: World)
         saver.save(
             trainer.state.step,
             checkpoint.collect(trainer.model.modules, [trainer.optimizer]),
-            {
-                "progress": trainer.state.state_dict(),
-                "identity": identity,
-                "notes": noted,
-            },
+            {"progress": trainer.state.state_dict(), "identity": identity, "notes": noted},
         )
         first = [steps(trainer, 1)[0]]  # weights change while the thread still writes
         saver.wait()

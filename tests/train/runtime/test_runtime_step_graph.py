@@ -16,12 +16,7 @@ from torch import Tensor
 from train.build import build_step_graph
 from train.runtime.distributed import World
 from train.runtime.step_graph import WARM_STEPS, Outputs, StepGraph, Values
-from train.spec.config import (
-    CompileConfig,
-    MemoryConfig,
-    PrecisionConfig,
-    RunConfig,
-)
+from train.spec.config import CompileConfig, MemoryConfig, PrecisionConfig, RunConfig
 from train.spec.step_graph import obstacle
 from train.trainer import Trainer
 

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from train.spec.config import (
-    CompileConfig,
-    DataConfig,
-    MemoryConfig,
-    ModelConfig,
-    ParallelConfig,
-    RunConfig,
-)
+from train.spec.config import CompileConfig, DataConfig, MemoryConfig, ModelConfig, ParallelConfig, RunConfig
 from train.spec.pipeline_layout import (
     SCHEDULES,
     can_split,

@@ -56,8 +56,7 @@ def test_a_cooldown_may_fall_as_one_minus_the_root(tokens: int, wanted: float) -
 
 
 @pytest.mark.parametrize(
-    ("tokens", "wanted"),
-    [(0, 8), (24, 8), (25, 16), (49, 16), (50, 24), (75, 32), (99, 32), (100, 32), (999, 32)],
+    ("tokens", "wanted"), [(0, 8), (24, 8), (25, 16), (49, 16), (50, 24), (75, 32), (99, 32), (100, 32), (999, 32)]
 )
 def test_ramp_table(tokens: int, wanted: int) -> None:
     batch = BatchConfig(tokens=32, ramp_from=8, ramp_fraction=0.1)
@@ -86,11 +85,7 @@ def test_a_branch_must_leave_room_for_its_cooldown() -> None:
 
 
 @given(
-    name=st.sampled_from(NAMES),
-    warmup=st.floats(0, 1),
-    decay=st.floats(0, 1),
-    final=st.floats(0, 1),
-    data=st.data(),
+    name=st.sampled_from(NAMES), warmup=st.floats(0, 1), decay=st.floats(0, 1), final=st.floats(0, 1), data=st.data()
 )
 def test_factor_is_a_share_and_never_rises_after_warm_up(
     name: str, warmup: float, decay: float, final: float, data: st.DataObject

@@ -60,9 +60,7 @@ def train_bpe(texts: Iterable[bytes], vocab_size: int) -> str:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=vocab_size - 1, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
     tokenizer.train_from_iterator((text.decode("utf-8") for text in texts), trainer)
     found = tokenizer.get_vocab_size()

@@ -155,14 +155,7 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Tensor:
             "FlexAttention is given no mask: make it with train.model.attention.masks.make_masks(…, plain=False)"
         )
     call = flex_attention if torch.compiler.is_compiling() or q.device.type != "cuda" else _compiled(flex_attention)
-    mixed: Tensor = call(
-        q,
-        k,
-        v,
-        score_mod=score_mod(q, k, rule),
-        block_mask=mask,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
+    mixed: Tensor = call(q, k, v, score_mod=score_mod(q, k, rule), block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return mixed
 
 

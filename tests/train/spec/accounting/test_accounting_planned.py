@@ -27,11 +27,7 @@ with copies of embedding and head."""
 MIXTRAL = PlannedShape(4096, 32, 32000, GroupedAttention(32, 8, 128), experts=Experts(8, active=2, width=14336))
 """Jiang et al. 2024, "Mixtral of experts" (arXiv 2401.04088): 46.7B in total, 12.9B active (table 1: 13B)."""
 # Grattafiori et al. 2024, "The Llama 3 herd of models" (arXiv 2407.21783), table 3, and the weights' own counts.
-LLAMA = {
-    8.03: (4096, 32, 14336),
-    70.55: (8192, 80, 28672),
-    405.85: (16384, 126, 53248),
-}
+LLAMA = {8.03: (4096, 32, 14336), 70.55: (8192, 80, 28672), 405.85: (16384, 126, 53248)}
 
 
 def dense(width: int, layers: int, hidden: int) -> PlannedShape:

@@ -15,14 +15,7 @@ from kernels.cross_entropy.linear import TRITON_CHUNK_BYTES, chunk_rows
 from train.spec.communication.data_parallel import BUCKET, FIRST_BUCKET, buckets, units
 from train.spec.communication.experts import expert_parallel
 from train.spec.communication.layers import head_chunks, stream_bytes, tensor_parallel
-from train.spec.communication.messages import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    COLLECTIVES,
-    REDUCE_SCATTER,
-    Message,
-    bus_factor,
-)
+from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, COLLECTIVES, REDUCE_SCATTER, Message, bus_factor
 from train.spec.communication.stages import micro_batches_of, stages
 from train.spec.communication.step import step_messages
 from train.spec.config import (

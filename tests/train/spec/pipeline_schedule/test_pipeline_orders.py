@@ -111,10 +111,7 @@ def test_every_pass_is_run_once_by_the_rank_that_has_its_stage(layout: ParallelC
     kinds = (
         {Kind.FORWARD, Kind.INPUT, Kind.WEIGHT}
         if SCHEDULES[layout.pp_schedule].splits
-        else {
-            Kind.FORWARD,
-            Kind.BACKWARD,
-        }
+        else {Kind.FORWARD, Kind.BACKWARD}
     )
     count = micro_batches(layout, 6)
     found = orders(layout, count)
