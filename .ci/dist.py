@@ -35,22 +35,28 @@ def normalized(sdist: bytes, epoch: int) -> bytes:
     return packed.getvalue()
 
 
-def built(epoch: int) -> dict[str, bytes]:
-    """Return the files by name, built in a fresh copy of what git tracks."""
+def sources(folder: Path) -> None:
+    """Copy what git tracks, as it stands now."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in filter(None, listed.split("\0")):
-            if (ROOT / name).is_file():
-                (Path(scratch) / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, Path(scratch) / name)
-        (Path(scratch) / "dist").mkdir()
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+
+def built(copied: Path, epoch: int) -> dict[str, bytes]:
+    """Return the files by name, built in a fresh copy of the sources."""
+    with tempfile.TemporaryDirectory() as above:
+        scratch = Path(above) / "source"
+        shutil.copytree(copied, scratch)
+        (scratch / "dist").mkdir()
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "PYTHONPATH": ""}
         done = subprocess.run(
             [sys.executable, "-c", BUILD], cwd=scratch, env=environment, capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise SystemExit(done.stderr)
-        found = {path.name: path.read_bytes() for path in (Path(scratch) / "dist").iterdir()}
+        found = {path.name: path.read_bytes() for path in (scratch / "dist").iterdir()}
     return {name: normalized(data, epoch) if name.endswith(".tar.gz") else data for name, data in found.items()}
 
 
@@ -59,7 +65,9 @@ def main(folder: Path) -> int:
     said = os.environ.get("SOURCE_DATE_EPOCH")
     log = ["git", "log", "-1", "--format=%ct"]
     epoch = int(said or subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-    one, two = built(epoch), built(epoch)
+    with tempfile.TemporaryDirectory() as copied:  # a file that changes meanwhile makes no difference between the two
+        sources(Path(copied))
+        one, two = built(Path(copied), epoch), built(Path(copied), epoch)
     differing = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
     if differing:
         print(f"built twice, these differ: {', '.join(differing)}", file=sys.stderr)

@@ -72,9 +72,23 @@ def layers() -> str:
     return "```text\n" + "\n".join(drawn) + "```\n"
 
 
+def folders() -> str:
+    """Return the folders of each package with the first line of their docstrings."""
+    import ast
+
+    root, rows = HERE.parent, []
+    for package in ("study", "train", "kernels", "sweeps", "analysis"):
+        for file in sorted(root.glob(f"{package}/**/__init__.py")):
+            said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+            place = file.parent.relative_to(root).as_posix()
+            rows.append((f"`{place}/`", said.partition("\n")[0].replace("|", "\\|")))
+    return table("folder", "what it is for", rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "failures": failures,
     "findings": findings,
+    "folders": folders,
     "laws": laws,
     "layers": layers,
     "samplers": samplers,

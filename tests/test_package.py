@@ -7,7 +7,9 @@ import re
 import runpy
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from importlib.metadata import packages_distributions, requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +25,7 @@ from study.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PACKAGES = ("analysis", "conf", "hydra_plugins", "kernels", "study", "sweeps", "train")
 READ_BY_LAWS = ("numpy", "scipy", "pandas", "statsmodels", "matplotlib")
 ALONE = """import importlib.abc, sys
 refused = set(sys.argv[1].split(","))
@@ -76,12 +79,24 @@ def test_laws_are_fitted_and_reported_in_an_environment_of_these_alone(tmp_path:
     assert (tmp_path / "report.html").is_file() and json.loads((tmp_path / "metrics.json").read_text())["runs"] == 25
 
 
-def test_sdist_and_wheel_are_the_same_bytes_when_built_twice(tmp_path: Path) -> None:
+def test_sdist_and_wheel_are_the_same_bytes_when_built_twice_and_whole(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / ".ci" / "dist.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     names = [f"scaling_study-{study.__version__}-py3-none-any.whl", f"scaling_study-{study.__version__}.tar.gz"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    tracked = {name for name in listed if name and (ROOT / name).is_file()}
+    with zipfile.ZipFile(tmp_path / names[0]) as wheel:
+        inside = {name for name in wheel.namelist() if not name.startswith("scaling_study-")}
+    packaged = {name for name in tracked if name.partition("/")[0] in PACKAGES and not name.endswith((".md", ".svg"))}
+    assert inside == packaged
+    with tarfile.open(tmp_path / names[1]) as sdist:
+        members = {one.name.partition("/")[2] for one in sdist.getmembers() if one.isfile()}
+    made = {name for name in members if name.startswith("scaling_study.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    assert members - made == tracked
 
 
 def test_the_version_stands_in_one_place() -> None:

@@ -1,1 +1,1 @@
-"""What must not pass in silence."""
+"""Findings: what a reader must know before trusting a fit."""

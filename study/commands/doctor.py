@@ -118,10 +118,10 @@ def _try(scratch: Path, settings: dict[str, object], uri: str, options: argparse
 
 def _write(options: argparse.Namespace, name: str, text: str) -> tuple[Path, bool]:
     """Write the file, unless there is one that a person may have changed; return its place and whether it is so."""
-    from study.config.compose import conf_folder
+    from study.config.compose import own_conf_folder
     from study.storage.files import write_atomic
 
-    path: Path = (options.out or conf_folder() / "cluster" / f"{name}.yaml").absolute()
+    path: Path = (options.out or own_conf_folder() / "cluster" / f"{name}.yaml").absolute()
     if path.suffix != ".yaml":
         raise ValueError(f"--out {options.out} is not allowed: the file ends in .yaml, and its name is the option")
     if path.exists() and path.read_text(encoding="utf-8") != text and not options.force:

@@ -16,7 +16,7 @@ from train.spec.interrupts import WRONG
 
 PLANS = {
     "memory": ("study.planning.memory.plan", "what each GPU holds, by component, and whether that fits"),
-    "step": ("study.planning.step.plan", "how long a step takes on a layout, by what it goes to"),
+    "step": ("study.planning.step.plan", "how long a step takes on a layout, and what limits it"),
     "parallel": (
         "study.bench.layouts",
         "which layout of so many GPUs is predicted to be fastest, and why; measure=true runs the first few",

@@ -32,6 +32,15 @@ def conf_folder() -> Path:
     return Path(study.__file__).resolve().parents[1] / "conf"
 
 
+def own_conf_folder() -> Path:
+    """Return the folder for config groups of this site: the checkout's, else `conf` in the working directory.
+
+    What an installed wheel has beside its packages is replaced with the next version, and is not the user's to edit.
+    """
+    folder = conf_folder()
+    return folder if (folder.parent / "pyproject.toml").is_file() else Path("conf").absolute()
+
+
 class Source(Protocol):
     """What composes configs: Hydra's config loader, or a stand-in."""
 

@@ -1,1 +1,1 @@
-"""Which points, what each job asks for, and what it may take. Pure."""
+"""Which points there are, what each job requests, and plans of memory, step time and layouts. Pure."""

@@ -1,1 +1,1 @@
-"""Shapes and counts of a run: its config, parameters, FLOPs and bytes. Pure Python, no torch."""
+"""A run by formula: its config, parameters, FLOPs, memory, messages and step time. Pure Python, no torch."""

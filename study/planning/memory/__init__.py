@@ -1,1 +1,1 @@
-"""The memory sheet of `python -m study plan memory`: what each GPU holds, by component, and whether that fits."""
+"""The estimate of `python -m study plan memory`: what each GPU holds, by component, and whether that fits."""

@@ -206,7 +206,7 @@ def _parameters(answer: Answer) -> Table:
     if counts.idle:
         rows.append(("active", human(counts.active), ""))
     rows += [("without attention scores", "", human(cost.without_attention))]
-    rows += [("made again", "", human(answer.chosen.recomputed))]
+    rows += [("recomputed", "", human(answer.chosen.recomputed))]
     return Table(
         "Parameters, and FLOPs of a token forward and backward", ("component", "parameters", "FLOPs"), tuple(rows)
     )
@@ -272,7 +272,7 @@ def _policies(answer: Answer) -> Table:
         rows.append(
             (one.name, gb(kept), gb(one.sheet.needed), human(one.recomputed), f"{more:.1%}", _fits(one, answer))
         )
-    head = ("policy", "activations", "needed", "FLOPs again", "of a step", "fits")
+    head = ("policy", "activations", "needed", "recomputed", "of a step", "fits")
     return Table("Checkpointing, GB on the fullest GPU and FLOPs of a token", head, tuple(rows))
 
 

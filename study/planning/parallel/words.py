@@ -245,8 +245,8 @@ def _left_out(answer: Answer) -> Table:
     counts: Mapping[str, int] = {
         **dict(sorted(answer.space.refused.items(), key=lambda item: -item[1])),
         f"need more than {gb(answer.question.memory)} GB": found.too_large,
-        "slower even at best: not priced": found.slower,
-        "priced": found.priced,
+        "slower by a lower bound of their time": found.slower,
+        "predicted in full": found.priced,
     }
     rows = tuple((why, f"{count:,}") for why, count in counts.items() if count)
-    return Table(f"Candidates: {answer.space.size:,}", ("what became of them", "number"), rows)
+    return Table(f"Candidates: {answer.space.size:,}", ("outcome", "number"), rows)

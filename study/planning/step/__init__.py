@@ -1,1 +1,1 @@
-"""The answer of `python -m study plan step`: how long a step takes on GPUs of a profile, and what it goes to."""
+"""The answer of `python -m study plan step`: how long a step takes on GPUs of a profile, and why."""

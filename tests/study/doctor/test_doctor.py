@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from study.commands.doctor import lines
+from study.config import compose
+from study.config.compose import conf_folder, own_conf_folder
 from study.config.schema import ClusterConfig
 from study.doctor.checks import Check, CheckState, Slurm, ask, file_system, gpu_types, tracking
 from study.doctor.site import document, name_of, settings
@@ -83,6 +85,17 @@ def test_the_runs_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     check = file_system(tmp_path)
     assert check.found["locks"] is True
     assert list(tmp_path.iterdir()) == []
+
+
+def test_its_config_is_the_checkouts_or_the_working_directorys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_conf_folder() == conf_folder()
+    installed = tmp_path / "site-packages" / "conf"
+    monkeypatch.setattr(compose, "conf_folder", lambda: installed)
+    monkeypatch.chdir(tmp_path)
+    assert own_conf_folder() == tmp_path / "conf", "what an installed wheel holds is not the user's to edit"
+    (installed.parent / "pyproject.toml").parent.mkdir()
+    (installed.parent / "pyproject.toml").touch()
+    assert own_conf_folder() == installed
 
 
 def test_tracking_that_is_away_or_no_address(tmp_path: Path) -> None:
