@@ -112,6 +112,15 @@ def fit_law(
     ValueError
         A column is missing or holds what is not positive, there are fewer rows than constants, a constraint makes no
         sense, or tokens are repeated and the form knows of no repeats.
+
+    Examples
+    --------
+    >>> import analysis as sa
+    >>> law = sa.fit_law(sa.frame.used(sa.load("docs/example-runs.csv")), resamples=0)
+    >>> law
+    LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)
+    >>> law.predict({"params": [1e9], "tokens": [2e10]}).round(3).tolist()
+    [2.464]
     """
     law = named(form)
     data = observations.read(runs, law)

@@ -202,7 +202,7 @@ def profile_of(results: Results, fits: Fits, name: str, today: datetime.date) ->
 
 def _note(errors: list[float]) -> str:
     if not errors:
-        return "one GPU alone: it says nothing of messages"
+        return "a single GPU: no messages were measured"
     return f"links are fitted to the points: {text.percent(median(errors))} off in the median of collectives"
 
 
