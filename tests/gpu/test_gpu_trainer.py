@@ -41,7 +41,7 @@ def test_a_run_tells_how_busy_its_gpu_was(tmp_path: Path, tiny: RunConfig, on_cp
     config = write_config(tmp_path / "run", with_runtime(tiny, device="cuda", system_seconds=1e-9))
     finish(start(config))
     assert losses(config.parent) == pytest.approx(on_cpu, abs=2e-4)
-    found = [r["metrics"] for r in records(config.parent) if r["kind"] == "system"]
+    found = [r["metrics"] for r in records_so_far(config.parent) if r["kind"] == "system"]
     assert found
     for sample in found:
         assert 0 <= sample["gpu_0_utilization_percentage"] <= 100

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.runs import records, with_runtime, write_config
+from tests.train.runs import records_so_far, with_runtime, write_config
 from train import run
 from train.metrics.system import (
     SystemMetrics,
@@ -121,7 +121,7 @@ def test_a_run_records_its_machine_and_trains_as_without(tmp_path: Path, tiny: R
     for seconds in (0.0, 1e-9):
         folder = tmp_path / str(seconds)
         assert run.main(["--config", str(write_config(folder, with_runtime(tiny, system_seconds=seconds)))]) == 0
-        found = records(folder)
+        found = records_so_far(folder)
         losses.append([(r["step"], r["metrics"]["loss"]) for r in found if r["kind"] in ("train", "validation")])
         system = [r for r in found if r["kind"] == "system"]
     assert losses[0] == losses[1]
