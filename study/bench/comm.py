@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis.text.commandline import Key
-from study.bench.comm_ranks import Fits, Results, fits_of, measure, results_of
+from study.bench.comm_ranks import measure
 from study.bench.comm_report import as_csv, device_lines, draw, fit_rows, profile_of, rows, table
+from study.bench.comm_results import Fits, Results, fits_of, results_of
 from study.bench.comm_settings import CommSettings, Wanted, gpu_count, wanted
 from study.storage.files import write_atomic
 from train.spec.communication.cluster import write_profile

@@ -1,54 +1,23 @@
-"""Ranks of this machine that time collectives, followed while they do; and what they wrote down."""
+"""Ranks of this machine that time collectives, followed while they do."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from study.bench.comm_results import results_of
 from study.bench.comm_settings import Wanted
 from study.process.children import interpreter, job_environment, kill, spawn
 from study.process.ports import meeting_port
 from study.storage.files import last_lines
-from train.spec.communication.cluster import Compute
-from train.spec.communication.fit import LinkFit, Timed, fit_link
-from train.spec.from_mapping import read
 
 MODULE = "train.measure"
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 10.0
 """How long other ranks may go on once one has failed: what they say of it may be more."""
-
-
-@dataclass(frozen=True)
-class TimedPoint:
-    """A collective as it was timed on links of a level; spread: of its rounds, (longest - shortest) / median."""
-
-    level: str
-    timed: Timed
-    spread: float
-
-
-@dataclass(frozen=True)
-class Results:
-    """What ranks wrote: who they are, points, ceilings of a device if there is one, and whether they have ended."""
-
-    about: Mapping[str, Any]
-    points: tuple[TimedPoint, ...]
-    device: Compute | None
-    complete: bool
-
-
-@dataclass(frozen=True)
-class Fits:
-    """A link for each level and collective, by both names; why: where the points show none."""
-
-    found: Mapping[tuple[str, str], LinkFit]
-    why: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def measure(wanted: Wanted, out: Path, say: Callable[[str], None]) -> bool:
@@ -103,44 +72,3 @@ def _say_new(out: Path, said: int, say: Callable[[str], None]) -> int:
     for place, point in enumerate(results.points[said:], said + 1):
         say(f"{place:>4} of {results.about.get('wanted', '?')}  {in_words(point)}")
     return len(results.points)
-
-
-def results_of(path: Path) -> Results:
-    """Return what ranks have written so far; ValueError where the file is none of theirs."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise ValueError(f"results={path}: there is no such file; `python -m train.measure --out` writes one") from None
-    about: Mapping[str, Any] = {}
-    points: list[TimedPoint] = []
-    device, complete = None, False
-    for number, line in enumerate(lines[:-1], 1):  # the last one may be half written
-        try:
-            ((kind, what),) = json.loads(line).items()
-            if kind == "about":
-                about = dict(what)
-            elif kind == "point":
-                spread, level = float(what.pop("spread")), str(what.pop("level"))
-                points.append(TimedPoint(level, read(Timed, what), spread))
-            elif kind == "device":
-                device = read(Compute, what)
-            complete = complete or kind == "done"
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(
-                f"results={path}: line {number} is not what `python -m train.measure` writes: {error}"
-            ) from None
-    return Results(about, tuple(points), device, complete)
-
-
-def fits_of(points: Sequence[TimedPoint]) -> Fits:
-    """Return the links of each level and collective that has sizes enough."""
-    kinds: dict[tuple[str, str], list[Timed]] = {}
-    for point in points:
-        kinds.setdefault((point.level, point.timed.collective), []).append(point.timed)
-    found, why = {}, {}
-    for kind, timed in kinds.items():
-        try:
-            found[kind] = fit_link(timed)
-        except ValueError as error:
-            why[kind] = str(error)
-    return Fits(found, why)

@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.report.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PINK
 from study import text
-from study.bench.comm_ranks import Fits, Results, TimedPoint
+from study.bench.comm_results import Fits, Results, TimedPoint
 from train.spec.communication.cluster import ClusterProfile, Compute, Fitted, Level, Point
 from train.spec.communication.messages import COLLECTIVES
 

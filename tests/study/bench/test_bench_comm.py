@@ -14,8 +14,8 @@ import pytest
 
 from study.__main__ import main
 from study.bench import comm
-from study.bench.comm_ranks import Results, fits_of, results_of
 from study.bench.comm_report import draw, in_words, profile_of, rate, rows, size, table, time
+from study.bench.comm_results import Results, fits_of, results_of
 from study.bench.comm_settings import gpu_count, sizes_of, wanted
 from tests.study.commands.test_commands_shown import documented
 from train.spec.communication.cluster import Compute, Rate, read_profile, write_profile
