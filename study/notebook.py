@@ -114,9 +114,9 @@ def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:
 
 
 def _points(folder: StudyFolder) -> pd.DataFrame:
-    from study.reconcile.looked import looked
+    from study.reconcile.observe import observe
 
-    return frame([status.as_json() for status in looked(folder).statuses])
+    return frame([status.as_json() for status in observe(folder).statuses])
 
 
 def _trials(folder: StudyFolder) -> pd.DataFrame:

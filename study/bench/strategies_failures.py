@@ -89,7 +89,7 @@ class Patient:
         found.look()
         return found
 
-    def again(self, part: int) -> tuple[str, int]:
+    def restart(self, part: int) -> tuple[str, int]:
         """Start the run once more; return what it did in words, and after which step it went on (0: it began anew)."""
         done = self.start(lambda _: None, part, {})
         told = done.ranks[0].said
@@ -136,7 +136,7 @@ def killed(patient: Patient) -> Failure:
 def out_of_memory(patient: Patient) -> Failure:
     """Leave a rank too little memory: on a GPU torch's cap for it, on a CPU no more address space than it has."""
     if patient.asked.device == "cpu":
-        plant = Plant(lambda processes: _opened(processes[0], patient.folder / "metrics.jsonl"), _freeze)
+        plant = Plant(lambda processes: _opened(processes[0], patient.folder / "metrics.jsonl"), _suspend)
         return _planted(patient, MEMORY, plant, (5, 5), {})
     peak = sheet(patient.asked.config(patient.strategy), patient.asked.axes(patient.strategy), "cuda").peak.total
     total = gpu_bytes()
@@ -161,7 +161,7 @@ def damaged(patient: Patient) -> Failure:
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 0xFF]))
     step, recorded = int(newest.parent.name.partition("-")[2]), patient.records().step
-    said, at = patient.again(PARTS)
+    said, at = patient.restart(PARTS)
     planted = f"a byte of {newest.parent.name}/{newest.name} changed"
     return Failure(name, DAMAGED, planted, "", afterwards=said, lost=step - at, change=patient.change(recorded))
 
@@ -181,7 +181,7 @@ def _planted(
         f"rank {rank.rank}: {_short(last_words(rank.said))}" for rank in (others if victim.code < 0 else done.ranks)
     )
     step = max(patient.records().step, before)
-    said, at = patient.again(parts[1])
+    said, at = patient.restart(parts[1])
     return Failure(
         strategy=name,
         failure=failure,
@@ -195,7 +195,7 @@ def _planted(
     )
 
 
-def _freeze(victim: Started) -> str | None:
+def _suspend(victim: Started) -> str | None:
     found = memory_of(victim.pid)
     if found is None:
         return None

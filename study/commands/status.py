@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from study import text as terminal
 from study.commands import add_json, add_study, emit
-from study.reconcile.looked import looked
+from study.reconcile.observe import observe
 from study.records import ledger
 from study.records.point import Point
 from study.records.settings import find_study, reference
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     folder = find_study(options.study, options.runs)
     if folder.search.exists():
         return _search(folder, options.json)
-    seen = looked(folder)
+    seen = observe(folder)
     statuses, points = seen.statuses, seen.points
     if options.json:
         emit("status", folder, as_json(folder, statuses, points), compact=True)

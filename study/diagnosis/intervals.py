@@ -53,7 +53,7 @@ def union(start: Floats, end: Floats) -> Intervals:
     return Intervals(start[first], reach[last])
 
 
-def join(*sets: Intervals) -> Intervals:
+def union_of(*sets: Intervals) -> Intervals:
     """Return what any of the sets covers."""
     return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
 

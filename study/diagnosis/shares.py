@@ -16,9 +16,9 @@ from study.diagnosis.intervals import (
     complement,
     difference,
     intersection,
-    join,
     overlap,
     union,
+    union_of,
 )
 from study.diagnosis.operations import Kind
 from study.diagnosis.trace import Mask, Spans, Trace
@@ -81,9 +81,9 @@ def _on_gpu(trace: Trace, window: Window) -> RankTime:
         for of in ((Kind.MATMUL, Kind.MEMORY), (Kind.COMMUNICATION, Kind.MESSAGE), (Kind.MESSAGE,), (Kind.COPY,))
     )
     exposed = difference(talk, compute)
-    copying = difference(copy, join(compute, talk))
+    copying = difference(copy, union_of(compute, talk))
     waiting = _bubble(trace, work.where(kinds == Kind.MESSAGE), intersection(exposed, messages))
-    idle = complement(join(compute, talk, copy), window.start, window.end)
+    idle = complement(union_of(compute, talk, copy), window.start, window.end)
     feeding = idle_by_cause(trace, idle)
     split = Split(compute.length, exposed.length - waiting, waiting, copying.length, *feeding)
     return RankTime(split, compute, talk.length, overlap(talk, compute))
@@ -129,7 +129,7 @@ def _on_cpu(trace: Trace, window: Window) -> RankTime:
     talk = difference(clip(trace.operations.covered(messages), window.start, window.end), waits)
     # An operation that waits for a message in it (autograd's, around a hook) does not calculate meanwhile.
     each = [_calculating(trace, thread, messages) for thread in np.unique(trace.operations.thread)]
-    compute = difference(clip(join(*each) if each else NOTHING, window.start, window.end), waits)
+    compute = difference(clip(union_of(*each) if each else NOTHING, window.start, window.end), waits)
     exposed = difference(talk, compute)
     waiting = _bubble(trace, trace.operations.where(kinds == Kind.MESSAGE), exposed)
     rest = window.length - compute.length - exposed.length - waits.length

@@ -28,7 +28,7 @@ LEDGER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Place:
+class LaneShare:
     """What a lane has of its job: the environment of its processes, and their cores; none: any of the job's."""
 
     environment: Mapping[str, str]
@@ -57,16 +57,16 @@ class Lane(Protocol):
 class FreshLane:
     """A `study.job` for each point."""
 
-    def __init__(self, study: StudyFolder, batch: ledger.Batch, index: int, place: Place) -> None:
+    def __init__(self, study: StudyFolder, batch: ledger.Batch, index: int, share: LaneShare) -> None:
         self._command = [*interpreter(), "-m", "study.job", str(study.path), "--name", batch.name]
         self._command += ["--index", str(index), "--slot"]
-        self._place = place
+        self._share = share
 
     def start(self, slot: int) -> Started:
         """Start one."""
         # In a session of its own: SLURM signals a task's whole group, and each process hears of it once, from here.
-        process = spawn([*self._command, str(slot)], self._place.environment)
-        self._place.bind(process.pid)
+        process = spawn([*self._command, str(slot)], self._share.environment)
+        self._share.bind(process.pid)
         return process
 
     def retire(self) -> None:
@@ -79,8 +79,8 @@ class FreshLane:
 class WarmLane:
     """A slot that takes one point after the other, and another one where that has ended or the code was edited."""
 
-    def __init__(self, study: StudyFolder, batch: ledger.Batch, index: int, place: Place) -> None:
-        self._study, self._batch, self._first, self._place = study, batch, index * batch.points, place
+    def __init__(self, study: StudyFolder, batch: ledger.Batch, index: int, share: LaneShare) -> None:
+        self._study, self._batch, self._first, self._share = study, batch, index * batch.points, share
         self._process: WarmProcess | None = None
         self._code = ""
 
@@ -94,8 +94,8 @@ class WarmLane:
                 return served
             self.close()
         command = [*interpreter(), "-m", "study.job.slot", str(self._study.path)]
-        self._process, self._code = WarmProcess(command, self._place.environment), code
-        self._place.bind(self._process.process.pid)
+        self._process, self._code = WarmProcess(command, self._share.environment), code
+        self._share.bind(self._process.process.pid)
         return self._process.send_first(text)
 
     def retire(self) -> None:
@@ -119,7 +119,7 @@ class Queue:
         self._waiting = deque(enumerate(keys))
         self._lanes, self._free = lanes, list(reversed(lanes))
         self._running: dict[str, tuple[Started, Lane]] = {}
-        self._told: set[str] = set()
+        self._signalled: set[str] = set()
         self.codes: list[int] = []
         """Exit codes of the points that have ended."""
 
@@ -131,13 +131,13 @@ class Queue:
     def run(self, signals: Signals, sleep: Callable[[float], None] = time.sleep) -> None:
         """Advance all to their ends; once this process is told to end, those that run."""
         self._fill(signals)
-        looked, size = time.monotonic(), -1
+        last_look, size = time.monotonic(), -1
         while self._running:
             sleep(POLL_SECONDS)
             self._reap()
             self._fill(signals)
-            if time.monotonic() - looked >= LEDGER_SECONDS:
-                looked, size = time.monotonic(), self._tell(size)
+            if time.monotonic() - last_look >= LEDGER_SECONDS:
+                last_look, size = time.monotonic(), self._end_cancelled(size)
         for lane in self._lanes:
             lane.close()
 
@@ -172,14 +172,14 @@ class Queue:
             return True  # its own process looks as well
         return key not in known.cancelled and known.current.get(key) == self._batch.name
 
-    def _tell(self, size: int) -> int:
+    def _end_cancelled(self, size: int) -> int:
         """Tell those that run and that the ledger calls cancelled to end; return its size, which was `size` before."""
         try:
             now = self._study.ledger.stat().st_size
             cancelled = frozenset() if now == size else ledger.read(self._study).cancelled
         except (OSError, ValueError):
             return size  # the file system is slow or somebody edits: the points go on
-        for key in cancelled & (self._running.keys() - self._told):
-            self._told.add(key)
+        for key in cancelled & (self._running.keys() - self._signalled):
+            self._signalled.add(key)
             self._running[key][0].send_signal(signal.SIGTERM)
         return now

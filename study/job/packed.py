@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from study.failures.kinds import INTERRUPTED, Evidence, Kind, classify
 from study.job.attempt import JOB_BEGAN
-from study.job.lanes import FreshLane, Lane, Place, Queue, WarmLane
+from study.job.lanes import FreshLane, Lane, LaneShare, Queue, WarmLane
 from study.process.children import Signals
 from study.records import ledger
 from study.status.states import TURN_NEVER_CAME
@@ -40,8 +40,8 @@ def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Sig
     with multi_process_service(batch.resources.get("pack_gpus") == "mps") as variables:
         begin = {JOB_BEGAN: repr(began)} if batch.takes_turns else {}
         lanes: list[Lane] = [
-            (WarmLane if stays else FreshLane)(study, batch, index, place)
-            for place in places(batch, len(keys), {**os.environ, **variables, **begin}, bool(variables))
+            (WarmLane if stays else FreshLane)(study, batch, index, share)
+            for share in lane_shares(batch, len(keys), {**os.environ, **variables, **begin}, bool(variables))
         ]
         queue = Queue(study, batch, keys, lanes)
         queue.run(signals)
@@ -50,7 +50,7 @@ def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Sig
     return exit_code([*queue.codes, *([INTERRUPTED] if queue.waiting else [])])
 
 
-def places(batch: ledger.Batch, points: int, environment: dict[str, str], behind_service: bool) -> list[Place]:
+def lane_shares(batch: ledger.Batch, points: int, environment: dict[str, str], behind_service: bool) -> list[LaneShare]:
     """Return what each lane of a job has; no more lanes than it has points."""
     shape, count = batch.resources, min(batch.lanes, points)
     cores = shares(sorted(os.sched_getaffinity(0)), batch.lanes, int(shape.get("cpus_per_task") or 1))
@@ -64,7 +64,7 @@ def places(batch: ledger.Batch, points: int, environment: dict[str, str], behind
     made = []
     for lane in range(count):
         own = {} if gpus is None else {DEVICES: gpus[lane]}
-        made.append(Place({**environment, **part, **own}, cores[lane] if cores else ()))
+        made.append(LaneShare({**environment, **part, **own}, cores[lane] if cores else ()))
     return made
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.diagnosis.intervals import Intervals, clip, complement, difference, intersection, join, overlap, union
+from study.diagnosis.intervals import Intervals, clip, complement, difference, intersection, overlap, union, union_of
 
 LAST = 24
 Pairs = list[tuple[int, int]]
@@ -33,7 +33,7 @@ def covered(found: Intervals) -> set[int]:
 def test_sets_are_what_each_moment_says(a: Pairs, b: Pairs) -> None:
     one, other = made(a), made(b)
     assert covered(one) == moments(a)
-    assert covered(join(one, other)) == moments(a) | moments(b)
+    assert covered(union_of(one, other)) == moments(a) | moments(b)
     assert moments_of(intersection(one, other)) == moments(a) & moments(b)
     assert moments_of(difference(one, other)) == moments(a) - moments(b)
     assert one.length == len(moments(a))

@@ -232,11 +232,11 @@ def test_lanes_that_share_a_gpu_have_a_part_of_its_memory(
     shape: dict[str, Any], seen: list[str], share: str | None
 ) -> None:
     batch = Batch("b", "slurm", ("x", "y", "z"), 1.0, {"points_per_job": 5, "gpus_per_node": 1, **shape})
-    made = packed.places(batch, 3, {packed.DEVICES: "2,3", "HOME": "/h"}, shape["pack_gpus"] == "mps")
+    made = packed.lane_shares(batch, 3, {packed.DEVICES: "2,3", "HOME": "/h"}, shape["pack_gpus"] == "mps")
     assert [place.environment[packed.DEVICES] for place in made] == seen
     assert {place.environment.get(VARIABLE) for place in made} == {share}
     assert all(place.environment["HOME"] == "/h" for place in made)
-    (place,) = packed.places(replace(batch, keys=("x",)), 1, {packed.DEVICES: "2,3"}, False)
+    (place,) = packed.lane_shares(replace(batch, keys=("x",)), 1, {packed.DEVICES: "2,3"}, False)
     assert place.environment.get(VARIABLE) == share, "a lane that stays empty counts"
 
 

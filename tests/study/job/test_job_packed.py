@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from study.job import packed
-from study.job.lanes import Place
+from study.job.lanes import LaneShare
 from study.process.children import Signals
 from study.records.ledger import Batch
 from study.storage.layout import StudyFolder
@@ -31,11 +31,11 @@ def test_points_behind_the_service_see_its_numbers(
     class Ended:
         returncode = 0
 
-        def __init__(self, _study: object, _batch: object, _index: object, place: Place) -> None:
-            self.place = place
+        def __init__(self, _study: object, _batch: object, _index: object, share: LaneShare) -> None:
+            self.share = share
 
         def start(self, _slot: int) -> Ended:
-            environment = self.place.environment
+            environment = self.share.environment
             seen.append((environment[packed.DEVICES], "CUDA_MPS_PIPE_DIRECTORY" in environment))
             return self
 

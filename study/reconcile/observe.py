@@ -16,16 +16,16 @@ from study.storage.layout import StudyFolder
 
 
 @dataclass(frozen=True)
-class Looked:
+class Observed:
     """A study's points by key, and the status of each after the step."""
 
     statuses: Sequence[PointStatus]
     points: Mapping[str, Point]
 
 
-def looked(folder: StudyFolder) -> Looked:
+def observe(folder: StudyFolder) -> Observed:
     """Read a study, make the step that every look makes, and return how its points stand."""
     observer = Observer(folder)
     observer.refresh()
     services = Services(report=lambda text: print(text, file=sys.stderr))
-    return Looked(step(folder, services, Look(observer, observer.statuses())).statuses, observer.points)
+    return Observed(step(folder, services, Look(observer, observer.statuses())).statuses, observer.points)
