@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from analysis.text import numbers
+
 LAW_GROUPS = ("law/", "optimum/", "backtest/")
 OPTIMUM = {"budget_flops": "flops", "params": "params", "tokens": "tokens", "tokens_per_param": "tokens_per_param"}
 """Keys of the recommendation that are N*, D* and what they are of, under the names that they have in MLflow."""
@@ -53,7 +55,26 @@ def table(fit: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             low, high = found.get(f"{name}_low"), found.get(f"{name}_high")
             interval = "" if low is None or high is None else f"{low:.3g} to {high:.3g}"
             rows.append((name, f"{value:.4g}", interval))
-    return rows
+    return [*rows, *_unknown(fit)] if rows else []
+
+
+def backtest(fit: Mapping[str, Any]) -> str:
+    """Return how far the law was off at a budget that it had not seen; "" where that was not tried."""
+    found = fit.get("backtest") or {}
+    error, budget = found.get("relative_error"), found.get("held_out_budget")
+    if not isinstance(error, int | float) or not math.isfinite(error):
+        return ""
+    where = f" at {numbers.flops(budget)}" if budget else ""
+    return f"backtest {abs(error) * 100:.2g} % too {'high' if error > 0 else 'low'}{where}"
+
+
+def _unknown(fit: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the constants that the runs do not tell, with the bound that they do tell."""
+    words = {"upper": "at most", "lower": "at least"}
+    for name, said in (fit.get("identified") or {}).items():
+        if not said.get("identified", True) and name in {**(fit.get("params") or {}), **(fit.get("derived") or {})}:
+            limit, side = said.get("limit"), words.get(str(said.get("side")))
+            yield f"law/{name}", "not identified", f"{side} {limit:.4g}" if side and limit is not None else ""
 
 
 def _numbers(fit: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

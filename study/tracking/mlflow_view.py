@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from study.records.metric_names import (
@@ -34,21 +34,31 @@ KEY, LAW_KEY = "study", "law"
 KIND = ("mlflow.experimentKind", "custom_model_development")
 """The tag by which earlier versions of MLflow show the pages for training runs."""
 NOTE = "mlflow.note.content"
+WORDS = {FINAL: "Final loss", BEST: "Best loss"}
 TRAINING = "workflowType=machine_learning"
 SIGNED = "*`study sync` writes this description; without this line it is left as it is.*"
-TOTALS = (FINAL, PARAMS, TOKENS, FLOPS, TOKENS_PER_PARAM, GPU_HOURS, CORE_HOURS, BEST, VALIDATION_LOSS)
+TOTALS = (FINAL, PARAMS, TOKENS, FLOPS, TOKENS_PER_PARAM, GPU_HOURS, CORE_HOURS)
+TRIAL = ("trial", "rung")
+"""Tags of a search's runs that its table shows; `rung` in tokens."""
 LAW = (
     *(f"law/{name}" for name in ("E", "A", "B", "alpha", "beta", "a")),
     *(f"optimum/{name}" for name in ("flops", "params", "tokens", "loss")),
     *("backtest/relative_error", "law/runs_used", BEST, FLOPS, GPU_HOURS, CORE_HOURS),
 )
 MOST_PARAMETERS = 6
+MOST_SWEPT = 3
 MOST_RUNS = 100
 NAME, STATE = "attributes.`Run Name`", "tags.`state`"
 FIRST_COLUMNS = ("1", NAME, "runDateAndNestInfo")
 """What stands before all other columns, as the page calls it: the box to choose a run, its name, when it began."""
-NARROW, WIDE = 128, 190
-"""Widths of columns [pixels]."""
+NARROW, WIDE = 124, (150, 340)
+"""Widths of columns [pixels]; that of names is between two."""
+LETTER = 6.2
+"""Mean width of a letter of a run's name [pixels], beside which stand 50 pixels of colour and margins."""
+PARENT_KEY = "schedule.parent"
+"""Says where a run goes on from, which no column has room for."""
+SIZES = ("model.", "budget.")
+"""Sections whose keys the charts over size and compute show: other swept keys have charts of their own."""
 
 
 def page(server: str, experiment: str, charts: bool = False, key: str = KEY) -> str:
@@ -62,15 +72,20 @@ def run_page(experiment: str, run: str) -> str:
     return f"#/experiments/{experiment}/runs/{run}?{TRAINING}"
 
 
-def experiment_tags(
-    study: str, experiment: str, parent: str, configs: Sequence[Mapping[str, Any]], law: str = ""
-) -> dict[str, str]:
-    """Return the tags by which the pages of a study's experiment show it; `parent`: the study's own run."""
+def artifact_page(experiment: str, run: str, path: str) -> str:
+    """Return the page that shows an artifact of a run, as it goes behind the server's address."""
+    return f"#/experiments/{experiment}/runs/{run}/artifacts/{path}?{TRAINING}"
+
+
+def experiment_tags(study: str, parameters: Sequence[str], *, search: bool = False, longest: int = 0) -> dict[str, str]:
+    """Return the tags by which the pages of a study's experiment show it.
+
+    parameters: keys that tell its runs apart. search: whether a search made them. longest: name of a run [letters].
+    """
     return {
         KIND[0]: KIND[1],
-        TAG + KEY: saved_view(f"Runs of {study}", view(varying(configs)), 2),
+        TAG + KEY: saved_view(f"Runs of {study}", view(parameters, search=search, longest=longest), 2),
         TAG + LAW_KEY: saved_view(f"Law of {study}", law_view(), 1),
-        NOTE: _note(study, experiment, parent, law),
     }
 
 
@@ -84,67 +99,101 @@ def may_replace(note: str) -> bool:
     return not note.strip() or SIGNED in note
 
 
-def _note(study: str, experiment: str, parent: str, law: str) -> str:
-    """Return the description that all pages of the experiment show; of it, until it is opened, the first line."""
-    links = {
+def links(experiment: str, parent: str, report: str = "") -> str:
+    """Return the ways from an experiment's description to its pages; `report`: its path among the parent's artifacts.
+
+    The first line of a description is all that MLflow shows until it is opened.
+    """
+    found = {
         "Runs": page("", experiment).lstrip("/"),
         "Charts": page("", experiment, charts=True).lstrip("/"),
         "Law": page("", experiment, key=LAW_KEY).lstrip("/"),
-        "Summary and report": run_page(experiment, parent),
+        "Summary": run_page(experiment, parent),
+        **({"Report": artifact_page(experiment, parent, report)} if report else {}),
     }
-    line = " · ".join(f"[{name}]({link})" for name, link in links.items())
-    return f"**{study}** — {line}{f' — {law}' if law else ''}\n\n{SIGNED}\n"
+    return " · ".join(f"[{name}]({link})" for name, link in found.items())
 
 
-def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the dotted keys whose values tell configs apart, those with the fewest other values first.
+def varying(configs: Sequence[Mapping[str, Any]], swept: Collection[str] = ()) -> list[str]:
+    """Return the dotted keys whose values tell configs apart: those that were swept first, then by fewest values.
 
-    Values that follow from others (kv_heads from width) are left out where a key before them tells the same apart.
+    A key that was not swept is left out unless it tells apart what the keys before it do not, and so is a swept one
+    whose values follow another's: kv_heads and mlp_width from width.
     """
-    columns: dict[str, tuple[Any, ...]] = {}
-    for key in configs[0] if configs else ():
+    columns: dict[str, tuple[str, ...]] = {}
+    for key in (key for key in (configs[0] if configs else ()) if key != PARENT_KEY):
         values = tuple(json.dumps(config.get(key), default=str) for config in configs)
         if len(set(values)) > 1:
             columns[key] = values
-    found: dict[tuple[int, ...], str] = {}
-    for key, values in columns.items():
+    found: list[str] = []
+    apart: list[tuple[str, ...]] = [()] * len(configs)
+    seen: set[tuple[int, ...]] = set()
+    for key in sorted(columns, key=lambda key: (key not in swept, len(set(columns[key])))):
+        values = columns[key]
         groups = tuple(values.index(value) for value in values)
-        found.setdefault(groups, key)
-    return sorted(found.values(), key=lambda key: len(set(columns[key])))[:MOST_PARAMETERS]
+        finer = [(*before, value) for before, value in zip(apart, values, strict=True)]
+        if groups not in seen and (key in swept or len(set(finer)) > len(set(apart))):
+            found, apart = [*found, key], finer
+            seen.add(groups)
+    return found[:MOST_PARAMETERS]
 
 
-def view(parameters: Sequence[str]) -> dict[str, Any]:
-    """Return the state of the page: runs by final loss, what they came to and what tells them apart, and the charts."""
-    scaling, curves, more = "scaling", "curves", "more"
-    charts = [
-        _points("size", FINAL, scaling, over=LOG_PARAMS),
-        _points("compute", FINAL, scaling, over=LOG_FLOPS),
-        _line("validation-compute", VALIDATION_LOSS, curves, over=LOG_FLOPS),
-        _line("validation", VALIDATION_LOSS, curves, over=TOKENS),
-        _line("train", LOSS, curves, over=TOKENS),
-        {**_chart("BAR", "final", more), "metricKey": FINAL, "selectedMetricKeys": [FINAL]},
-    ]
-    if len(parameters) > 1:
-        chosen = {"selectedParams": list(parameters), "selectedMetrics": [FINAL], "showAllRuns": True}
-        charts.append({**_chart("PARALLEL", "together", more), **chosen})
-    sections = ((scaling, "Scaling: final loss by size and by compute"), (curves, "Curves"), (more, "Comparison"))
-    totals, settings = [f"metrics.`{name}`" for name in TOTALS], [f"params.`{name}`" for name in parameters]
+def view(parameters: Sequence[str], *, search: bool = False, longest: int = 0) -> dict[str, Any]:
+    """Return the state of the page: runs by loss, what they came to and what tells them apart, and the charts.
+
+    Most runs of a search end early: they are shown, and ordered, by the best loss that they reached.
+    """
+    loss = BEST if search else FINAL
+    totals = [f"metrics.`{name}`" for name in ((BEST, *TOTALS) if search else TOTALS)]
+    settings = [f"params.`{name}`" for name in parameters]
+    tags = [f"tags.`{name}`" for name in TRIAL] if search else []
+    width = min(max(WIDE[0], round(50 + LETTER * longest)), WIDE[1])
     return {
         "searchFilter": "tags.role = 'run'",
-        "orderByKey": f"metrics.`{FINAL}`",
+        "orderByKey": f"metrics.`{loss}`",
         "orderByAsc": True,
-        "selectedColumns": [*totals, *settings, "attributes.`Duration`", STATE],
-        "columnOrder": [*FIRST_COLUMNS, *totals, *settings, "duration", STATE],
-        "columnWidths": {NAME: WIDE, **dict.fromkeys((*totals, *settings), NARROW)},
+        "selectedColumns": [*totals, *settings, "attributes.`Duration`", STATE, *tags],
+        "columnOrder": [*FIRST_COLUMNS, STATE, *tags, *totals, *settings, "duration"],
+        "columnWidths": {NAME: width, **dict.fromkeys((STATE, *tags, *totals, *settings), NARROW)},
         "runsHiddenMode": "SHOW_ALL",
-        "compareRunCharts": charts,
-        "compareRunSections": [
-            {"uuid": name, "name": title, "display": True, "isReordered": False, "columns": 2}
-            for name, title in sections
-        ],
+        **_charts(parameters, loss, search),
         "isAccordionReordered": True,  # else MLflow sorts the sections by name
         "hideEmptyCharts": True,
     }
+
+
+def _charts(parameters: Sequence[str], loss: str, search: bool) -> dict[str, Any]:
+    """Return the sections of charts: those over size and compute unless a search swept neither."""
+    scaling, swept, curves, more = "scaling", "swept", "curves", "more"
+    sized = not search or any(name.startswith(SIZES) for name in parameters)
+    keys = [name for name in parameters if not name.startswith((*SIZES, "seed"))][:MOST_SWEPT]
+    charts = [_points(f"{swept}-{key}", loss, swept, over=key, kind="PARAM") for key in keys]
+    if sized:
+        charts += [
+            _points("size", loss, scaling, over=LOG_PARAMS),
+            _points("compute", loss, scaling, over=LOG_FLOPS),
+        ]
+    charts += [
+        _line("validation-compute", VALIDATION_LOSS, curves, over=LOG_FLOPS),
+        _line("validation", VALIDATION_LOSS, curves, over=TOKENS),
+        _line("train", LOSS, curves, over=TOKENS),
+        {**_chart("BAR", "final", more), "metricKey": loss, "selectedMetricKeys": [loss]},
+    ]
+    if len(parameters) > 1:
+        chosen = {"selectedParams": list(parameters), "selectedMetrics": [loss], "showAllRuns": True}
+        charts.append({**_chart("PARALLEL", "together", more), **chosen})
+    titles = {
+        swept: f"{WORDS[loss]} by what was swept",
+        scaling: f"Scaling: {WORDS[loss].lower()} by size and by compute",
+        curves: "Validation loss over compute and over tokens, training loss over tokens",
+        more: "Comparison",
+    }
+    order = (swept, scaling, curves, more) if search else (scaling, curves, swept, more)
+    filled = [name for name in order if any(chart["metricSectionId"] == name for chart in charts)]
+    sections = [
+        {"uuid": name, "name": titles[name], "display": True, "isReordered": False, "columns": 2} for name in filled
+    ]
+    return {"compareRunCharts": charts, "compareRunSections": sections}
 
 
 def law_view() -> dict[str, Any]:
@@ -159,7 +208,7 @@ def law_view() -> dict[str, Any]:
         "orderByAsc": False,
         "selectedColumns": columns,
         "columnOrder": [*FIRST_COLUMNS, *columns],
-        "columnWidths": {NAME: WIDE, **dict.fromkeys(columns, NARROW)},
+        "columnWidths": {NAME: WIDE[0], **dict.fromkeys(columns, NARROW)},
         "runsHiddenMode": "SHOW_ALL",
     }
 
@@ -170,8 +219,8 @@ def encode(state: Mapping[str, Any]) -> str:
     return "deflate;" + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def _points(name: str, metric: str, section: str, over: str) -> dict[str, Any]:
-    axes = {"xaxis": {"key": over, "type": "METRIC"}, "yaxis": {"key": metric, "type": "METRIC"}}
+def _points(name: str, metric: str, section: str, over: str, kind: str = "METRIC") -> dict[str, Any]:
+    axes = {"xaxis": {"key": over, "type": kind}, "yaxis": {"key": metric, "type": "METRIC"}}
     return {**_chart("SCATTER", name, section), **axes}
 
 

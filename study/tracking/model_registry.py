@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from study.config.tracking_uri import identity, resolve
-from study.records import ledger
-from study.status.observer import Observer
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
-from study.tracking import Tracking, model_folder, state, sync
+from study.tracking import Tracking, model_folder, state
 from study.tracking.facts import read_facts
 from study.tracking.mapping import corpus
 from study.tracking.mlflow_store import MlflowStore, connect
 from study.tracking.run_totals import totals
+from study.tracking.syncer import Syncer
 
 
 class ModelRegistry:
@@ -23,10 +22,12 @@ class ModelRegistry:
 
     def __init__(self, folder: StudyFolder, tracking: Tracking) -> None:
         """Send what the store does not have of the study. Raises StoreAwayError where it cannot be reached."""
-        sync(folder, tracking)
         uri = resolve(tracking.uri, Path.cwd())
         self._folder, self._redact = folder, redactor(os.environ)
         self._store: MlflowStore = connect(uri, folder.name, Path.cwd(), self._redact)
+        syncer = Syncer(folder, self._store, identity(uri), self._redact)
+        syncer.sync()
+        self._observer = syncer.observer
         self._runs = state.load(folder.tracking).stores[identity(uri)].runs
 
     def version(self, name: str, tags: Mapping[str, str]) -> str | None:
@@ -47,16 +48,14 @@ class ModelRegistry:
 
     def about(self, key: str) -> dict[str, str]:
         """Return what tells where a model comes from: study, sizes, tokens, FLOPs, losses, code, corpus."""
-        observer = Observer(self._folder)
-        observer.refresh()
-        point, facts = observer.points[key], read_facts(observer, key)
+        point, facts = self._observer.points[key], read_facts(self._observer, key)
         assert facts is not None, "it has a checkpoint"
         data = corpus(point.raw, self._redact)
         found = {
             "study": self._folder.name,
             **{
                 name: f"{value:.10g}"
-                for name, value in totals(self._folder, ledger.read(self._folder), point, facts).items()
+                for name, value in totals(self._folder, self._observer.known, point, facts).items()
             },
             "code": str((facts.job or {}).get("code") or ""),
             "corpus": "" if data is None else f"{data.name} {data.digest}",

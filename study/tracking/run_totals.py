@@ -55,6 +55,21 @@ def reached(outcome: Mapping[str, Any], validations: list[dict[str, Any]]) -> di
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
+def so_far(point: Point, validations: list[dict[str, Any]]) -> dict[str, float]:
+    """Return what a run that ended without an outcome had reached at its last validation, as trials of searches do.
+
+    tokens, flops, tokens per matmul parameter, and the smallest validation loss [nats per token].
+    """
+    known = [one for one in validations if one["metrics"].get("loss") is not None]
+    tokens = max((int(one.get("tokens") or 0) for one in known), default=0)
+    if not tokens:
+        return {}
+    found = {names.TOKENS: float(tokens), names.BEST: _rounded(min(float(one["metrics"]["loss"]) for one in known))}
+    with suppress(ValueError):
+        found |= {names.FLOPS: tokens * point.flops_per_token, names.TOKENS_PER_PARAM: _rounded(tokens / point.params)}
+    return found
+
+
 def _rounded(value: float) -> float:
     """Return a number in the five digits that a column of MLflow's table has room for."""
     return float(f"{value:.5g}")
@@ -79,10 +94,11 @@ def hours(folder: StudyFolder, known: Ledger, point: Point, outcome: Mapping[str
 
 
 def totals(folder: StudyFolder, known: Ledger, point: Point, facts: Facts) -> dict[str, float]:
-    """Return all of it for a run that has its outcome; its cost, too, where an attempt has ended; else its sizes."""
+    """Return all of it for a run with an outcome; what it reached so far where an attempt has ended; else its sizes."""
     found = sizes(point)
     if facts.ended is not None or facts.outcome is not None:
         found |= hours(folder, known, point, facts.outcome)
-    if facts.outcome is not None:
-        found |= reached(facts.outcome, recorded.read(folder.run(point.key).metrics, "validation"))
+    if facts.outcome is not None or facts.ended is not None:
+        validations = recorded.read(folder.run(point.key).metrics, "validation")
+        found |= so_far(point, validations) if facts.outcome is None else reached(facts.outcome, validations)
     return found

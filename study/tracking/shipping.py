@@ -17,8 +17,10 @@ from study.storage.secrets import Redact
 from study.tracking.facts import Facts
 from study.tracking.mapping import RunSummary, corpus, params
 from study.tracking.metrics_reader import Position, Record, Value, records
+from study.tracking.mlflow_view import NOTE, artifact_page, may_replace
 from study.tracking.state import RunState
 from study.tracking.store import ENTITIES, PARAMS, Held, Store
+from study.tracking.study_note import run_note
 
 PARAM_BYTES = 400_000
 """Parameters of one call, counted as JSON: a server takes a million bytes a request, metrics included."""
@@ -50,6 +52,7 @@ class Shipper:
         summary: RunSummary,
         *,
         totals: Callable[[], Mapping[str, float]],
+        experiment: str,
         sure: bool = True,
     ) -> Iterator[RunState]:
         """Send what is new, yielding after each call what the store then holds.
@@ -77,6 +80,10 @@ class Shipper:
         if tags.get("error") == "" and not before.error and (sure or not held.error()):
             del tags["error"]
         found = totals() if tags else before.totals
+        if tags and (facts.final or facts.ended is not None):
+            text = self._redact(run_note(facts, found, summary.tags, _pages(experiment, state.id, run, facts)))
+            if (sure and not before.sent) or may_replace(held.note()):
+                tags[NOTE] = text
         last = _values(found, before.totals, facts, position) if tags else []
         if len(chunks) > 1 or len(batch) + len(last) + len(chunks[-1]) + len(tags) > ENTITIES:
             *early, settings = chunks
@@ -173,6 +180,10 @@ class _Held:
         held = self._look().params
         return [(name, value) for name, value in settings if name not in held]
 
+    def note(self) -> str:
+        """Return the description that the store has, empty if none."""
+        return self._look().note
+
     def error(self) -> str:
         """Return the error that the store has, empty if none."""
         return self._look().error
@@ -192,6 +203,13 @@ def _printed(run: RunFolder, facts: Facts) -> dict[str, Path]:
         f"{place}/stderr.txt": attempt.stderr(0),
         f"{place}/outcome.json": attempt.outcome,
     }
+
+
+def _pages(experiment: str, name: str, run: RunFolder, facts: Facts) -> dict[str, str]:
+    """Return the pages of what a run was told and what it printed, as far as there is any."""
+    files = {"config.yaml": run.config, **_printed(run, facts)}
+    shown = {place: Path(place).name for place in files if not place.endswith("outcome.json")}
+    return {title: artifact_page(experiment, name, place) for place, title in shown.items() if _size(files[place])}
 
 
 def _values(totals: Mapping[str, float], before: Mapping[str, float], facts: Facts, position: Position) -> list[Value]:

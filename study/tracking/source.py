@@ -18,6 +18,7 @@ from study.storage.files import read_json
 from study.storage.layout import StudyFolder
 
 REPORT_KINDS = frozenset({".html", ".json", ".png", ".svg", ".pdf", ".csv"})
+REPORT_PAGE = "report.html"
 LOOK_SECONDS = 60.0
 """Time between questions to SLURM: the syncer follows the files, the scheduler only says how the killed ones ended."""
 
@@ -108,6 +109,10 @@ class Source:
         elif self._changed(path):
             self._fit = (stamp[0] // 1_000_000, read_json(path))
         return self._fit
+
+    def has_report(self, report: Path | None) -> bool:
+        """Return whether there is a report for people to read."""
+        return (self._report(report) / REPORT_PAGE).is_file()
 
     def _report(self, report: Path | None) -> Path:
         return report or self.folder.path.absolute().parent.parent / "reports" / self.folder.name

@@ -1,64 +1,184 @@
-"""What a study came to, for a person: the description of the study's own run and its totals. Pure."""
+"""What a study and its runs came to, for a person: their descriptions in MLflow, and a study's totals. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from analysis.text import numbers
 from study.records import metric_names as names
+from study.status.states import PointState
 from study.tracking import law
-from study.tracking.mlflow_view import SIGNED, run_page
+from study.tracking.facts import Facts
+from study.tracking.mlflow_view import SIGNED, artifact_page, links, run_page
 
 MOST_BUDGETS = 16
 MOST_CHECKS = 6
+MOST_NAMED = 12
+ERROR_LETTERS = 3000
 SUMMED = (names.TOKENS, names.FLOPS, names.GPU_HOURS, names.CORE_HOURS)
+REPORT = "report/report.html"
+"""The report among the artifacts of the study's own run."""
+WORDS = {names.GPU_HOURS: "GPU-hours", names.CORE_HOURS: "core-hours", names.FLOPS: "FLOPs", names.TOKENS: "tokens"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run: its name, its id in the store, its budget [FLOPs] if it has one, what it came to."""
+    """A run: its name, its id in the store, its budget [FLOPs] if it has one, what it came to.
+
+    begun: tokens of another run from whose checkpoint it goes on, which that one has in its totals.
+    """
 
     name: str
     run: str
     budget: float | None
     totals: Mapping[str, float]
+    state: str = PointState.COMPLETED
+    begun: int = 0
+
+    def own(self, name: str) -> float:
+        """Return its share of a study's total; its clocks count its own time only."""
+        value, tokens = self.totals.get(name, 0.0), self.totals.get(names.TOKENS, 0.0)
+        if name not in (names.TOKENS, names.FLOPS) or not tokens:
+            return value
+        return value * max(0.0, tokens - self.begun) / tokens
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study in a store: experiment and own run, its runs, its points by state ("20 completed"), fit, report."""
+
+    experiment: str
+    parent: str
+    rows: Sequence[Row]
+    states: str
+    fit: Mapping[str, Any] | None = None
+    report: bool = False
 
 
 def totals(rows: Sequence[Row]) -> dict[str, float]:
-    """Return what all runs together took, and the best final loss of them [nats per token]."""
-    found = {name: float(f"{sum(row.totals.get(name, 0.0) for row in rows):.12g}") for name in SUMMED}
+    """Return what all runs together took, hours to five digits, and the best final loss of them [nats per token]."""
+    digits = {name: 12 if name in (names.TOKENS, names.FLOPS) else 5 for name in SUMMED}
+    found = {name: float(f"{sum(row.own(name) for row in rows):.{digits[name]}g}") for name in SUMMED}
     losses = [row.totals[names.FINAL] for row in rows if names.FINAL in row.totals]
     return {name: value for name, value in found.items() if value} | ({names.BEST: min(losses)} if losses else {})
 
 
-def note(experiment: str, rows: Sequence[Row], states: str, fit: Mapping[str, Any] | None) -> str:
-    """Return the description as Markdown, the best runs first: MLflow folds what is long behind "Show more"."""
-    law_found = "" if fit is None else _law(fit)
+def headline(study: Study) -> str:
+    """Return the experiment's description: what the study came to, the ways to its pages, and the law, in one line."""
+    whole = totals(study.rows)
+    best = [f"Best loss {whole[names.BEST]}"] if names.BEST in whole else []
+    cost = [
+        f"{numbers.number(whole[name])} {WORDS[name]}" for name in (names.GPU_HOURS, names.CORE_HOURS) if name in whole
+    ]
+    said = ", ".join(part for part in (*best, study.states, *cost) if part)
+    ways = links(study.experiment, study.parent, REPORT if study.report else "")
+    found = law.formula(study.fit or {})
+    error = law.backtest(study.fit or {})
+    line = " — ".join(part for part in (said, ways, f"{found}{f' ({error})' if found and error else ''}") if part)
+    return f"{line}\n\n{SIGNED}\n"
+
+
+def note(study: Study) -> str:
+    """Return the description of the study's own run as Markdown.
+
+    MLflow shows its first lines and folds the rest behind "Show more": law, cost and report come first.
+    """
+    fit = study.fit
+    ways = f" · [Report]({artifact_page(study.experiment, study.parent, REPORT)})" if study.report else ""
     parts = [
-        _best(experiment, rows),
-        law_found,
-        _cost(totals(rows)),
-        f"**Points**: {states}",
+        "" if fit is None else _law(fit),
+        f"{_cost(totals(study.rows))}**Points**: {study.states}{ways}",
+        _best(study.experiment, study.rows),
+        _others(study.experiment, study.rows),
+        _constants(fit or {}),
         _checks(fit or {}),
         SIGNED,
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def run_note(
+    facts: Facts, found: Mapping[str, float], labels: Mapping[str, str], files: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return the description of a run that has ended: what it reached, what it is and took, and why it went wrong.
+
+    labels: its tags, of which a search's `trial` and `rung` are told. files: pages of its artifacts by their names.
+    """
+    losses = {"final": found.get(names.FINAL), "best": found.get(names.BEST)}
+    said = [f"{word} loss **{value}**" for word, value in losses.items() if value is not None]
+    said = said[:1] if losses["final"] == losses["best"] else said
+    sizes = [
+        f"{show(found[name])} {word}"
+        for name, show, word in (
+            (names.PARAMS, numbers.count, "matmul parameters"),
+            (names.TOKENS, numbers.count, "tokens"),
+            (names.TOKENS_PER_PARAM, numbers.number, "tokens per parameter"),
+            (names.FLOPS, numbers.number, "FLOPs"),
+            (names.GPU_HOURS, numbers.number, "GPU-hours"),
+            (names.CORE_HOURS, numbers.number, "core-hours"),
+        )
+        if name in found
+    ]
+    trial = f"trial {labels['trial']}, rung {labels.get('rung') or '-'}" if labels.get("trial") else ""
+    parts = [" · ".join(part for part in (f"**{facts.state}**", trial, *said, *sizes) if part)]
+    if facts.state != PointState.COMPLETED:
+        parts += [facts.why, _health(facts.outcome or {}), _quoted(facts.error)]
+    parts.append(" · ".join(f"[{name}]({link})" for name, link in files.items()))
+    return "\n\n".join(part for part in (*parts, SIGNED) if part) + "\n"
+
+
+def _health(outcome: Mapping[str, Any]) -> str:
+    """Return what a run that diverged went through before, in words."""
+    words = {"skipped_steps": "skipped steps", "spikes": "spikes", "rollbacks": "rollbacks"}
+    found = [
+        f"{value} {words[name]}" for name, value in (outcome.get("health") or {}).items() if value and name in words
+    ]
+    return f"At step {outcome.get('step', '?')}, after {', '.join(found)}" if found else ""
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text[-ERROR_LETTERS:].splitlines()).rstrip()
+
+
 def _cost(found: Mapping[str, float]) -> str:
-    words = {names.GPU_HOURS: "GPU-hours", names.CORE_HOURS: "core-hours", names.FLOPS: "FLOPs", names.TOKENS: "tokens"}
-    said = [f"{found[name]:.4g} {word}" for name, word in words.items() if name in found]
-    return f"**Cost**: {', '.join(said)}" if said else ""
+    said = [f"{numbers.number(found[name], 4)} {word}" for name, word in WORDS.items() if name in found]
+    return f"**Cost**: {', '.join(said)} · " if said else ""
 
 
 def _law(fit: Mapping[str, Any]) -> str:
+    if not law.table(fit):
+        return f"**Law**: none ({fit.get('reason') or fit.get('status') or 'no fit'})"
+    said = [law.formula(fit) or str(fit.get("form")), law.backtest(fit), _next(fit.get("recommendation") or {})]
+    return f"**Law**: {' · '.join(part for part in said if part)}"
+
+
+def _next(best: Mapping[str, Any]) -> str:
+    wanted = [best.get(key) for key in ("budget_flops", "params", "tokens")]
+    if any(numbers.finite(value) is None for value in wanted):
+        return ""
+    budget, params, tokens = (float(value) for value in wanted if value is not None)
+    size = f"{numbers.count(params)} parameters on {numbers.count(tokens)} tokens"
+    return f"train next: {size} for {numbers.flops(budget)}"
+
+
+def _constants(fit: Mapping[str, Any]) -> str:
     rows = law.table(fit)
     if not rows:
-        return f"**Law**: none ({fit.get('reason') or fit.get('status') or 'no fit'})"
+        return ""
     level = f"{float(fit['confidence']):.0%} interval" if fit.get("confidence") else "interval"
-    lines = [f"**Law**: {law.formula(fit) or fit.get('form')}", "", f"| | value | {level} |", "|---|---|---|"]
+    lines = ["**Constants**", "", f"| | value | {level} |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {value} | {interval} |" for name, value, interval in rows)])
+
+
+def _others(experiment: str, rows: Iterable[Row]) -> str:
+    """Return the runs that went wrong, each with the way to its page, which says why."""
+    wrong = [row for row in rows if row.state in (PointState.FAILED, PointState.DIVERGED)]
+    said = [f"[{row.name}]({run_page(experiment, row.run)}) {row.state}" for row in wrong[:MOST_NAMED]]
+    more = f", and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+    return f"**Went wrong**: {', '.join(said)}{more}" if said else ""
 
 
 def _best(experiment: str, rows: Iterable[Row]) -> str:
@@ -80,8 +200,8 @@ def _best(experiment: str, rows: Iterable[Row]) -> str:
     ]
     for budget in sorted(best)[-MOST_BUDGETS:]:
         row = best[budget]
-        numbers = [row.totals.get(name) for name in (names.PARAMS, names.TOKENS, names.TOKENS_PER_PARAM)]
-        said = " | ".join("" if value is None else f"{value:.4g}" for value in numbers)
+        sizes = [row.totals.get(name) for name in (names.PARAMS, names.TOKENS, names.TOKENS_PER_PARAM)]
+        said = " | ".join("" if value is None else numbers.count(value) for value in sizes)
         link = f"[{row.name}]({run_page(experiment, row.run)})"
         lines.append(f"| {f'{budget:.3g}' if budget else 'any'} | {link} | {row.totals[names.FINAL]} | {said} |")
     return "\n".join(lines)

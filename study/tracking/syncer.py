@@ -18,6 +18,7 @@ from pathlib import Path
 from study.config.dotted import flat
 from study.config.tracking_uri import identity
 from study.records.point import Point
+from study.status.observer import Observer
 from study.status.states import PointState
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
@@ -26,7 +27,7 @@ from study.tracking import run_totals
 from study.tracking import state as memory
 from study.tracking.all_sent import unsent
 from study.tracking.facts import Facts, first_start, read_facts
-from study.tracking.law import LAW_GROUPS, formula, law_metrics, law_words
+from study.tracking.law import LAW_GROUPS, law_metrics, law_words
 from study.tracking.mapping import (
     PARENT,
     RunSummary,
@@ -40,13 +41,14 @@ from study.tracking.mapping import (
     study_summary,
 )
 from study.tracking.metrics_reader import Value
-from study.tracking.mlflow_view import NOTE, experiment_tags, may_replace
+from study.tracking.mlflow_view import NOTE, experiment_tags, may_replace, varying
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
 from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAwayError, TrackedRun
-from study.tracking.study_note import Row, note
+from study.tracking.study_note import Row, Study, headline, note
 from study.tracking.study_note import totals as study_totals
+from train.spec.lineage import parse
 
 FAILURES = 3
 """Runs in a row at which a store fails before a pass is given up."""
@@ -111,8 +113,13 @@ class Syncer:
         self._labels: dict[str, Mapping[str, str]] = {}
         self._colours: Mapping[float, str] = {}
         self._looks: dict[str, Mapping[str, str]] = {}
-        self._described = (-1, 0)  # points, and time of the fit, that the experiment's view was made of
+        self._described = -1  # points that the experiment's view was made of
         self._noted = (-1, 0, "")  # time of the fit, steps, and states that the study's own run shows
+
+    @property
+    def observer(self) -> Observer:
+        """What the last pass saw of the study's points."""
+        return self._source.observer
 
     def sync(self, wait: float = -1) -> Synced:
         """Make one pass, waiting `wait` seconds for another syncer's pass to end (-1: for ever), then TimeoutError.
@@ -192,7 +199,7 @@ class Syncer:
 
     def _describe(self, target: StoreState) -> None:
         """Tell the experiment how to show the study: by what tells its points apart, which new points may change."""
-        known = (len(self._source.points), self._source.fit(self._report)[0])
+        known = len(self._source.points)
         if target.shown and self._described == known:
             return
         raw = [point.raw for point in self._source.points.values()]
@@ -200,8 +207,15 @@ class Syncer:
         self._colours = budget_colours(budget for budget in budgets if budget is not None)
         self._looks.clear()
         configs = [flat(config) for config in raw[:: -(-len(raw) // MOST_COMPARED)]]
-        law = formula(self._source.fit(self._report)[1] or {})
-        tags = experiment_tags(self._folder.name, target.experiment, target.parent, configs, law)
+        points = self._source.points.values()
+        swept = {said.partition("=")[0].strip("+") for point in points for said in point.overrides}
+        longest = max((len(run_name(point, self._redact)) for point in points), default=0)
+        tags = experiment_tags(
+            self._folder.name,
+            varying(configs, swept),
+            search=self._source.search_end is not None,
+            longest=longest,
+        )
         digest = hashlib.sha256(json.dumps(tags).encode()).hexdigest()[:16]
         if target.shown != digest:
             try:
@@ -269,7 +283,11 @@ class Syncer:
         created = self._find_or_create(target, point, facts, summary)
         totals = partial(run_totals.totals, self._folder, self._source.observer.known, point, facts)
         run, sure = self._folder.run(point.key), bool(created) or point.key in self._sure
-        for progress in shipper.ship(run, target.runs[point.key], point, facts, summary, totals=totals, sure=sure):
+        begun = target.runs[point.key]
+        shipped = shipper.ship(
+            run, begun, point, facts, summary, totals=totals, experiment=target.experiment, sure=sure
+        )
+        for progress in shipped:
             if progress != target.runs[point.key]:
                 self._dirty = True
                 self.steps += 1
@@ -330,25 +348,28 @@ class Syncer:
     def _sync_note(self, target: StoreState, summary: RunSummary) -> None:
         """Bring the law, the totals and the description of the study's own run up to date."""
         stamp, fit = self._source.fit(self._report)
-        seen = (stamp, self.steps, target.parent_sent)
+        report = self._source.has_report(self._report)
+        seen = (stamp, self.steps, f"{target.parent_sent} {report}")
         if target.noted and self._noted == seen:
             return
         rows = [
-            Row(run_name(point, self._redact), known.id, (point.raw.get("budget") or {}).get("flops"), known.totals)
+            _row(point, run_name(point, self._redact), known)
             for point in self._source.points.values()
             if (known := target.runs.get(point.key)) is not None
         ]
+        study = Study(target.experiment, target.parent, rows, summary.tags.get("states", ""), fit, report)
         whole = study_totals(rows)
         values = [Value(name, value, target.ended, 0) for name, value in whole.items()]
         values += [Value(name, value, stamp, 0) for name, value in law_metrics(fit or {}).items()]
-        text = self._redact(note(target.experiment, rows, summary.tags.get("states", ""), fit))
+        text, line = self._redact(note(study)), self._redact(headline(study))
         tags = {name: self._redact(word) for name, word in law_words(fit or {}).items()}
-        digest = hashlib.sha256(json.dumps([values, text, tags]).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(json.dumps([values, text, line, tags]).encode()).hexdigest()[:16]
         if digest != target.noted:
             held = self._store.held(target.parent)
             stale = [name for name in held.steps if name.startswith(LAW_GROUPS)]  # of an earlier fit, which knew more
             values += [Value(name, math.nan, stamp, 0) for name in set(stale) - {value.name for value in values}]
             self._store.log(target.parent, values, tags=tags | ({NOTE: text} if may_replace(held.note) else {}))
+            self._store.describe(target.experiment, {NOTE: line})
             target.noted, self._dirty = digest, True
         self._noted = seen
 
@@ -357,6 +378,11 @@ class Syncer:
         self._stamp = _stamp(self._folder.tracking)
         self._saved = time.monotonic()
         self._dirty = False
+
+
+def _row(point: Point, name: str, known: RunState) -> Row:
+    budget, parent = (point.raw.get("budget") or {}).get("flops"), parse(point.parent)
+    return Row(name, known.id, budget, known.totals, known.state, 0 if parent is None else parent.tokens)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -109,7 +109,7 @@ def test_it_listens_on_loopback_alone_and_checks_the_host(dashboard: tuple[objec
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here: the page was not opened")
 def test_the_page_shows_the_runs_with_their_columns_and_charts(
-    dashboard: tuple[object, dict[str, Any]], tmp_path: Path
+    study: StudyFolder, dashboard: tuple[object, dict[str, Any]], tmp_path: Path
 ) -> None:
     _, said = dashboard
     browser = Browser(tmp_path / "profile")
@@ -118,13 +118,16 @@ def test_the_page_shows_the_runs_with_their_columns_and_charts(
         assert "Traces" not in table.partition("Model registry")[0].partition("Models")[0], "not the GenAI pages"
         assert "Judges" not in table
         home = said["table"].partition("/#/")[0]
-        plain = seen(browser, f"{home}/#/experiments/{said['experiment']}", ("Judges", "seen", "Charts"))["text"]
-        assert "Runs · Charts · Law · Summary and report — L = 2.25 + 265/N^0.884" in plain, (
-            "the way from where it starts"
-        )
+        plain = seen(browser, f"{home}/#/experiments/{said['experiment']}", ("Judges", "seen", "L = "))["text"]
+        line = next(line for line in plain.splitlines() if "L = " in line)
+        assert line.startswith("Best loss 2, 2 completed"), "the result"
+        assert "— Runs · Charts · Law · Summary — L = 2.25 + 265/N^0.884" in line, "the ways from where it starts"
         law = said["table"].replace("viewStateShareKey=study", "viewStateShareKey=law")
         assert "2.2506" in seen(browser, law, ("1 matching run", "law/E", "law/alpha"))["text"]
         assert table.index("w96 ") > table.index("final_loss"), "the runs stand below the columns"
+        best = f"{home}/{run_page(said['experiment'], run_of(study, said_key(study, 1)))}"
+        shown = seen(browser, best, ("completed · final loss 2 · 10 matmul parameters", "Parent run"))["text"]
+        assert "config.yaml" in shown.partition("Metrics (")[0], "what it was told is a click away"
         assert "Error loading shared view state" not in table
         assert [table.index(loss) for loss in ("\n2\n", "\n3\n")] == sorted(table.index(x) for x in ("\n2\n", "\n3\n"))
         charts = seen(browser, said["charts"], ("Scaling: final loss", "log10_flops", "train/loss"), charts=3)
@@ -150,8 +153,13 @@ def test_ctrl_c_ends_all_of_it(study: StudyFolder, dashboard: tuple[subprocess.P
     assert found["mlflow"]["page"] == run_page(said["experiment"], found["mlflow"]["run"])
 
 
-def said_key(study: StudyFolder) -> str:
-    return str(json.loads(study.points.read_text().splitlines()[0])["key"])
+def said_key(study: StudyFolder, number: int = 0) -> str:
+    return str(json.loads(study.points.read_text().splitlines()[number])["key"])
+
+
+def run_of(study: StudyFolder, key: str) -> str:
+    (store,) = json.loads(study.tracking.read_text())["stores"].values()
+    return str(store["runs"][key]["id"])
 
 
 def seen(browser: Browser, url: str, words: tuple[str, ...], charts: int = 0) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from study.storage.secrets import redactor
-from study.tracking.law import formula, law_metrics, table
-from study.tracking.study_note import Row, note, totals
+from study.tracking.facts import Facts
+from study.tracking.law import backtest, formula, law_metrics, table
+from study.tracking.study_note import Row, Study, headline, note, run_note, totals
 from study.tracking.syncer import Syncer
 from tests.study.support.fake_store import FakeStore
 from tests.study.support.made import Made, append, complete, make_study, start_run
@@ -20,7 +21,7 @@ FIT: dict[str, Any] = {
     "params": {"E": 2.2506036797, "A": 265.0, "B": 15.0, "alpha": 0.88433, "beta": 0.33363},
     "derived": {"a": 0.27392, "b": math.nan},
     "intervals": {"E": [2.1, 2.45], "A": [6.4, None]},
-    "identified": {"B": {"identified": False}},
+    "identified": {"B": {"identified": False, "side": "upper", "limit": 20.0}},
     "confidence": 0.95,
     "runs": {"used": 11, "total": 12},
     "recommendation": {
@@ -29,7 +30,7 @@ FIT: dict[str, Any] = {
         "tokens": 1.64e6,
         "intervals": {"params": [1e4, 3e4]},
     },
-    "backtest": {"relative_error": 0.018},
+    "backtest": {"relative_error": 0.018, "held_out_budget": 1.6e10},
     "checks": [
         {"level": "warning", "message": "few sizes", "advice": "add some"},
         {"level": "note", "message": "fine", "advice": ""},
@@ -59,13 +60,16 @@ def test_constants_optimum_and_backtest_with_intervals_are_metrics() -> None:
     }
     assert ("law/E", "2.251", "2.1 to 2.45") in table(FIT)
     assert ("law/A", "265", "") in table(FIT)
+    assert ("law/B", "not identified", "at most 20") in table(FIT), "what is not known is said, with what is"
+    assert table({"params": {"E": math.nan}, "identified": {"E": {"identified": False}}}) == []
 
 
 @pytest.mark.parametrize("fit", NO_LAW)
 def test_a_fit_without_a_law_says_what_it_has(fit: dict[str, Any]) -> None:
     assert set(law_metrics(fit)) <= {"law/a"}
     assert formula(fit) == ""
-    assert note("1", [], "2 completed", fit).startswith("**Law**: ")
+    assert note(Study("1", "p", [], "2 completed", fit)).startswith("**Law**: ")
+    assert backtest(fit) == ""
 
 
 def test_the_formula_has_its_numbers() -> None:
@@ -81,16 +85,55 @@ def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() 
         Row("w64", "r4", 8e9, {}),
     ]
     assert totals(rows) == {"gpu_hours": 2.0, "flops": 2e9, "best_loss": 2.5}
-    text = note("7", rows, "4 completed", FIT)
-    assert "**Cost**: 2 GPU-hours, 2e+09 FLOPs" in text
+    text = note(Study("7", "p", rows, "4 completed", FIT))
+    first, second, *_ = text.split("\n\n")
+    assert first == (
+        "**Law**: L = 2.25 + 265/N^0.884 + B/D^0.334 · backtest 1.8 % too high at 1.6e10 FLOPs"
+        " · train next: 20.4k parameters on 1.64M tokens for 3.2e11 FLOPs"
+    )
+    assert second == "**Cost**: 2.000 GPU-hours, 2e9 FLOPs · **Points**: 4 completed"
     assert "| law/E | 2.251 | 2.1 to 2.45 |" in text
     assert "| 4e+09 | [w16](#/experiments/7/runs/r2?workflowType=machine_learning) | 2.6 |" in text
     assert "| 8e+09 | [w32](" in text
     assert "w8" not in text
-    heads = ("**Best runs**", "**Law**", "**Cost**", "**Points**: 4 completed", "**What the fit warns of**")
+    heads = ("**Best runs**", "| law/E |", "**What the fit warns of**")
     assert [text.index(head) for head in heads] == sorted(text.index(head) for head in heads)
+    assert "Went wrong" not in text
     assert "- few sizes: add some" in text
     assert "fine" not in text
+
+
+def test_the_line_above_the_table_has_the_result_and_the_ways_to_all_pages() -> None:
+    rows = [Row("w8", "r1", 4e9, {"final_loss": 2.7, "core_hours": 1.5})]
+    line = headline(Study("7", "p", rows, "1 completed", FIT, report=True)).splitlines()[0]
+    assert line.startswith("Best loss 2.7, 1 completed, 1.50 core-hours — [Runs](#/experiments/7/runs?viewStateShare")
+    assert "[Report](#/experiments/7/runs/p/artifacts/report/report.html?workflowType=machine_learning) — L = " in line
+    assert line.endswith("B/D^0.334 (backtest 1.8 % too high at 1.6e10 FLOPs)")
+    without = headline(Study("7", "p", [], "2 pending")).splitlines()[0]
+    assert without.startswith("2 pending — [Runs](") and "Report" not in without
+
+
+def test_what_a_run_takes_over_from_another_counts_once() -> None:
+    """A member of a population goes on from another one's checkpoint: that one has what came before in its totals."""
+    trunk = {"tokens": 1000.0, "flops": 1e9, "core_hours": 1.0}
+    copy = {"tokens": 3000.0, "flops": 3e9, "core_hours": 2.0}
+    rows = [Row("trunk", "r1", None, trunk), Row("copy", "r2", None, copy, begun=1000)]
+    assert totals(rows) == {"tokens": 3000.0, "flops": 3e9, "core_hours": 3.0}
+
+
+def test_a_run_says_what_it_reached_and_why_it_went_wrong() -> None:
+    found = {"final_loss": 2.5, "best_loss": 2.5, "params_matmul": 4104.0, "tokens": 2e6, "flops": 8e10}
+    good = run_note(Facts("completed"), found, {})
+    assert good.startswith("**completed** · final loss **2.5** · 4.1k matmul parameters · 2M tokens · 8e10 FLOPs\n")
+    bad = Facts("failed", why="exit code 1", error="Traceback\nValueError: boom")
+    text = run_note(bad, {"best_loss": 3.1}, {"trial": "4", "rung": "2000"})
+    assert text.startswith("**failed** · trial 4, rung 2000 · best loss **3.1**\n\nexit code 1\n\n")
+    assert "    Traceback\n    ValueError: boom\n" in text
+    gone = {"step": 17, "health": {"skipped_steps": 5, "spikes": 0}}
+    assert "\n\nAt step 17, after 5 skipped steps\n\n" in run_note(Facts("diverged", outcome=gone), {}, {})
+    assert "\n\n[stderr.txt](#/x)\n\n" in run_note(bad, {}, {}, {"stderr.txt": "#/x"})
+    wrong = note(Study("7", "p", [Row("w8", "r9", None, {}, "failed")], "1 failed"))
+    assert "**Went wrong**: [w8](#/experiments/7/runs/r9?workflowType=machine_learning) failed" in wrong
 
 
 def finished(path: Path) -> tuple[Made, Path]:
@@ -124,6 +167,11 @@ def test_the_studys_own_run_follows_the_fit(tmp_path: Path) -> None:
     assert parent.tags["law/form"] == FIT["form"]
     assert "**Law**: L = 2.25" in parent.tags["mlflow.note.content"]
     assert "— L = 2.25" in store.described["mlflow.note.content"]
+    assert "Report" not in parent.tags["mlflow.note.content"]
+    (fit.parent / "report.html").write_text("<p>report")
+    one.sync()
+    assert "[Report](#/experiments/x-s/runs/" in store.described["mlflow.note.content"]
+    assert "[Report](#/experiments/x-s/runs/" in parent.tags["mlflow.note.content"]
 
     calls = store.calls
     one.sync()

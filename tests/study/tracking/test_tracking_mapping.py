@@ -67,6 +67,7 @@ def test_numbers_are_as_short_as_they_can_be(value: float, text: str) -> None:
     [
         ({"budget": {"flops": 2.5e11}}, ("model.width=60", "budget.flops=250000000000.0"), "w60 L2 2.5e11 s0"),
         ({"budget": {"tokens": 300_000_000}}, ("optim.lr=0.0200", "+optim.name=muon"), "w60 L2 3e8tok lr=0.02 muon s0"),
+        ({"budget": {"tokens": 199_936}}, ("optim.lr=0.0188",), "w60 L2 2e5tok lr=0.0188 s0"),
         ({"budget": {"flops": 2.531e11, "tokens": 4}, "seed": 3}, ("seed=3",), "w60 L2 2.53e11 s3"),
     ],
 )

@@ -7,7 +7,17 @@ import zlib
 
 import pytest
 
-from study.tracking.mlflow_view import SIGNED, encode, experiment_tags, may_replace, page, run_page, varying, view
+from study.tracking.mlflow_view import (
+    SIGNED,
+    encode,
+    experiment_tags,
+    links,
+    may_replace,
+    page,
+    run_page,
+    varying,
+    view,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,12 +29,40 @@ from study.tracking.mlflow_view import SIGNED, encode, experiment_tags, may_repl
         ([{"width": 16, "heads": 1}, {"width": 32, "heads": 2}], ["width"]),
         ([{"w": 1, "s": 1}, {"w": 2, "s": 1}, {"w": 3, "s": 2}], ["s", "w"]),
         ([{"w": 1, "s": (1, 2)}, {"w": 1, "s": (1, 3)}], ["s"]),
-        ([{str(k): k * (n + 1) % (k + 2) for k in range(9)} for n in range(30)], None),
     ],
 )
-def test_what_tells_points_apart(configs: list[dict[str, object]], keys: list[str] | None) -> None:
-    found = varying(configs)
-    assert found == keys or (keys is None and len(found) == 6)
+def test_what_tells_points_apart(configs: list[dict[str, object]], keys: list[str]) -> None:
+    assert varying(configs) == keys
+
+
+def test_what_was_swept_comes_before_what_follows_from_it() -> None:
+    """budget.tokens and mlp_width follow from width and budget, and have other values than each of them."""
+    configs: list[dict[str, object]] = [
+        {"mlp_width": 8 * (w // 8), "budget.tokens": c * w, "width": w, "heads": w // 4, "budget.flops": c, "lr": 0.1}
+        for w in (4, 8, 12)
+        for c in (10, 20)
+    ]
+    assert varying(configs, {"width", "budget.flops", "lr"}) == ["budget.flops", "width"]
+    many = [{f"k{k}": k * (n + 1) % (k + 2) for k in range(9)} for n in range(30)]
+    assert len(varying(many, set(many[0]))) == 6, "as many as the table has room for"
+    branches = [{"schedule.parent": "a@1", "lr": 1}, {"schedule.parent": "b@1", "lr": 2}]
+    assert varying(branches, {"schedule.parent", "lr"}) == ["lr"]
+
+
+def test_a_search_is_shown_by_what_it_swept_and_the_best_loss_of_trials_that_ended_early() -> None:
+    state = view(["optim.lr"], search=True)
+    assert state["orderByKey"] == "metrics.`best_loss`"
+    assert {"tags.`trial`", "tags.`rung`"} <= set(state["selectedColumns"])
+    first = state["compareRunCharts"][0]
+    assert (first["xaxis"], first["yaxis"]["key"]) == ({"key": "optim.lr", "type": "PARAM"}, "best_loss")
+    assert [section["uuid"] for section in state["compareRunSections"]] == ["swept", "curves", "more"]
+    sized = view(["budget.flops", "model.width", "optim.lr"])
+    assert [section["uuid"] for section in sized["compareRunSections"]] == ["scaling", "curves", "swept", "more"]
+
+
+def test_names_of_runs_have_the_room_that_they_need() -> None:
+    widths = [view([], longest=letters)["columnWidths"]["attributes.`Run Name`"] for letters in (0, 30, 300)]
+    assert widths == [150, 236, 340]
 
 
 def test_the_view_is_small_enough_for_a_tag_and_is_read_back() -> None:
@@ -50,21 +88,18 @@ def test_addresses() -> None:
 
 
 def test_an_experiment_is_told_how_to_show_the_study() -> None:
-    tags = experiment_tags("grid", "7", "parent", [{"seed": 0}, {"seed": 1}])
+    tags = experiment_tags("grid", ["seed"])
     stored = json.loads(tags["mlflow.sharedViewState.study"])
     assert (stored["name"], type(stored["createdAt"])) == ("Runs of grid", int)
     assert stored["state"] == encode(view(["seed"]))
     assert all(len(value) < 5000 for value in tags.values())
-    first = tags["mlflow.note.content"].splitlines()[0]
-    assert re.findall(r"\((#/experiments/7/runs[^)]*)\)", first) == [
+    assert re.findall(r"\((#/experiments/7/runs[^)]*)\)", links("7", "parent", "report/report.html")) == [
         page("", "7").lstrip("/"),
         page("", "7", charts=True).lstrip("/"),
         page("", "7", key="law").lstrip("/"),
         run_page("7", "parent"),
+        "#/experiments/7/runs/parent/artifacts/report/report.html?workflowType=machine_learning",
     ]
-    assert (
-        experiment_tags("grid", "7", "parent", [], "L = 2")["mlflow.note.content"].splitlines()[0].endswith("— L = 2")
-    )
 
 
 @pytest.mark.parametrize(("note", "ours"), [("", True), (" \n", True), ("mine", False), ("edited\n" + SIGNED, True)])

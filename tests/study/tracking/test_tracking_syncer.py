@@ -494,7 +494,10 @@ def test_every_run_has_what_it_is_and_came_to(tmp_path: Path) -> None:
     assert finished["params_active"] == finished["params_total"] > finished["params_matmul"] > 0
     assert finished["core_hours"] == failed["core_hours"] == pytest.approx((900 - 1) / 3600, rel=1e-4)
     assert set(running) == {"params_matmul", "params_total", "params_active", "log10_params_matmul"}
-    assert set(failed) == {*running, "core_hours"}
+    assert set(failed) == {*running, "core_hours", "best_loss", "flops", "tokens_per_param"}, "so far"
+    assert failed["best_loss"] == 2.2
+    assert failed["tokens_per_param"] * failed["params_matmul"] == pytest.approx(5 * 128, rel=1e-4), "at step 5"
+    assert failed["flops"] > 6 * failed["params_matmul"] * 5 * 128
 
 
 def test_a_study_of_the_earlier_names_gets_the_grouped_ones_too(tmp_path: Path) -> None:
@@ -536,6 +539,9 @@ def test_a_run_has_its_outcome_what_it_printed_last_and_its_corpus(tmp_path: Pat
     run.outcome.write_text(json.dumps({"state": "completed", "step": 3, "tokens": 384}))
     one.sync()
     assert found.artifacts["logs/attempt-2/stderr.txt"] == b"warned"
+    note = found.tags["mlflow.note.content"]
+    assert "/artifacts/logs/attempt-2/stderr.txt?" in note and "/artifacts/config.yaml?" in note
+    assert "stdout" not in note, "what is empty is not sent, nor named"
     assert json.loads(found.artifacts["./outcome.json"])["step"] == 3
     assert {corpus.digest for corpus in found.datasets} == {"123456789012"}
     calls = store.calls
