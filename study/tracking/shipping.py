@@ -65,7 +65,7 @@ class Shipper:
         does.
         """
         state, batch, position = before, list[Value](), before.position
-        held = _Held(self._store, before.id)
+        held, fresh = _Held(self._store, before.id), sure and not before.sent
         settings = [] if before.params else params(point.raw, self._redact)
         chunks = _chunks(settings if sure or not settings else held.without(settings)) or [[]]
         for record in records(run.metrics, before.position, flops_per_token=_flops_per_token(point)):
@@ -80,10 +80,9 @@ class Shipper:
         if tags.get("error") == "" and not before.error and (sure or not held.error()):
             del tags["error"]
         found = totals() if tags else before.totals
-        if tags and (facts.final or facts.ended is not None):
-            text = self._redact(run_note(facts, found, summary.tags, _pages(experiment, state.id, run, facts)))
-            if (sure and not before.sent) or may_replace(held.note()):
-                tags[NOTE] = text
+        if tags and (facts.final or facts.ended is not None) and (fresh or may_replace(held.note())):
+            pages = _pages(experiment, state.id, run, facts)
+            tags[NOTE] = self._redact(run_note(facts, found, summary.tags, pages))
         last = _values(found, before.totals, facts, position) if tags else []
         if len(chunks) > 1 or len(batch) + len(last) + len(chunks[-1]) + len(tags) > ENTITIES:
             *early, settings = chunks

@@ -69,7 +69,7 @@ def totals(rows: Sequence[Row]) -> dict[str, float]:
 def headline(study: Study) -> str:
     """Return the experiment's description: what the study came to, the ways to its pages, and the law, in one line."""
     whole = totals(study.rows)
-    best = [f"Best loss {whole[names.BEST]}"] if names.BEST in whole else []
+    best = [f"Best loss {whole[names.BEST]:.5g}"] if names.BEST in whole else []
     cost = [
         f"{numbers.number(whole[name])} {WORDS[name]}" for name in (names.GPU_HOURS, names.CORE_HOURS) if name in whole
     ]
@@ -108,7 +108,7 @@ def run_note(
     labels: its tags, of which a search's `trial` and `rung` are told. files: pages of its artifacts by their names.
     """
     losses = {"final": found.get(names.FINAL), "best": found.get(names.BEST)}
-    said = [f"{word} loss **{value}**" for word, value in losses.items() if value is not None]
+    said = [f"{word} loss **{value:.5g}**" for word, value in losses.items() if value is not None]
     said = said[:1] if losses["final"] == losses["best"] else said
     sizes = [
         f"{show(found[name])} {word}"
@@ -203,7 +203,7 @@ def _best(experiment: str, rows: Iterable[Row]) -> str:
         sizes = [row.totals.get(name) for name in (names.PARAMS, names.TOKENS, names.TOKENS_PER_PARAM)]
         said = " | ".join("" if value is None else numbers.count(value) for value in sizes)
         link = f"[{row.name}]({run_page(experiment, row.run)})"
-        lines.append(f"| {f'{budget:.3g}' if budget else 'any'} | {link} | {row.totals[names.FINAL]} | {said} |")
+        lines.append(f"| {f'{budget:.3g}' if budget else 'any'} | {link} | {row.totals[names.FINAL]:.5g} | {said} |")
     return "\n".join(lines)
 
 
