@@ -123,10 +123,10 @@ def run_note(
         if name in found
     ]
     trial = f"trial {labels['trial']}, rung {labels.get('rung') or '-'}" if labels.get("trial") else ""
-    parts = [" · ".join(part for part in (f"**{facts.state}**", trial, *said, *sizes) if part)]
+    ways = [f"[{name}]({link})" for name, link in files.items()]
+    parts = [" · ".join(part for part in (f"**{facts.state}**", trial, *said, *sizes, *ways) if part)]
     if facts.state != PointState.COMPLETED:
         parts += [facts.why, _health(facts.outcome or {}), _quoted(facts.error)]
-    parts.append(" · ".join(f"[{name}]({link})" for name, link in files.items()))
     return "\n\n".join(part for part in (*parts, SIGNED) if part) + "\n"
 
 

@@ -131,7 +131,7 @@ def test_a_run_says_what_it_reached_and_why_it_went_wrong() -> None:
     assert "    Traceback\n    ValueError: boom\n" in text
     gone = {"step": 17, "health": {"skipped_steps": 5, "spikes": 0}}
     assert "\n\nAt step 17, after 5 skipped steps\n\n" in run_note(Facts("diverged", outcome=gone), {}, {})
-    assert "\n\n[stderr.txt](#/x)\n\n" in run_note(bad, {}, {}, {"stderr.txt": "#/x"})
+    assert run_note(bad, {}, {}, {"stderr.txt": "#/x"}).startswith("**failed** · [stderr.txt](#/x)\n\nexit")
     wrong = note(Study("7", "p", [Row("w8", "r9", None, {}, "failed")], "1 failed"))
     assert "**Went wrong**: [w8](#/experiments/7/runs/r9?workflowType=machine_learning) failed" in wrong
 
