@@ -126,7 +126,7 @@ def test_the_page_shows_the_runs_with_their_columns_and_charts(
         assert "2.2506" in seen(browser, law, ("1 matching run", "law/E", "law/alpha"))["text"]
         assert table.index("w96 ") > table.index("final_loss"), "the runs stand below the columns"
         best = f"{home}/{run_page(said['experiment'], run_of(study, said_key(study, 1)))}"
-        shown = seen(browser, best, ("completed · final loss 2 · 10 matmul parameters", "Parent run"))["text"]
+        shown = seen(browser, best, ("completed · final loss 2 · ", "Parent run"))["text"]
         assert "config.yaml" in shown.partition("Metrics (")[0], "what it was told is a click away"
         assert "Error loading shared view state" not in table
         assert [table.index(loss) for loss in ("\n2\n", "\n3\n")] == sorted(table.index(x) for x in ("\n2\n", "\n3\n"))
