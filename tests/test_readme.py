@@ -39,6 +39,14 @@ def block(first: str) -> str:
     return str(found[0])
 
 
+def as_shown(first: str, said: str) -> bool:
+    """Whether a command printed what stands below its block."""
+    one = re.escape(f"```bash\n{block(first)}```\n\n```text\n")
+    found = [re.search(rf"{one}(.*?)^```", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE) for page in PAGES]
+    (output,) = {" ".join(match[1].split()) for match in found if match}
+    return output in " ".join(said.split())
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what git would clone, with this environment as its .venv and a small main study."""
@@ -198,22 +206,19 @@ def test_sweep_anything(checkout: Path) -> None:
 
 
 def test_memory_is_planned(checkout: Path) -> None:
-    assert "Fits: 61.76 of 80.00 GB" in run(block("plan memory model=30b"), checkout)
-    assert "Fits: 26.47 of 80.00 GB" in run(block("plan memory roles=rlhf"), checkout)
+    assert as_shown("plan memory model=30b", run(block("plan memory model=30b"), checkout))
+    assert as_shown("plan memory roles=rlhf", run(block("plan memory roles=rlhf"), checkout))
     assert "Fits: 123.11 of 141.00 GB" in run(block("plan memory +reference=405b_x512"), checkout)
-    assert "As many as 54 sequences" in run(block("generate=32"), checkout)
+    assert as_shown("generate=32", run(block("generate=32"), checkout))
 
 
 def test_a_step_is_timed(checkout: Path) -> None:
-    said = run(block("plan step model=8b"), checkout)
-    assert "Predicted: 5.97 s a step of 1,048,576 tokens" in said
+    assert as_shown("plan step model=8b", run(block("plan step model=8b"), checkout))
 
 
 def test_layouts_are_searched(checkout: Path) -> None:
-    said = run(block("plan parallel model=8b"), checkout)
-    assert "Predicted fastest: shards 64, ZeRO-1, 4 x 4 sequences" in said
-    chosen = run(block("parallel=auto"), checkout)
-    assert "Layout of " in chosen and "Predicted fastest: shards 8, ZeRO-1, 8 x 4 sequences" in chosen
+    assert as_shown("plan parallel model=8b", run(block("plan parallel model=8b"), checkout))
+    assert as_shown("parallel=auto", run(block("parallel=auto"), checkout))
 
 
 def test_links_are_measured(checkout: Path) -> None:

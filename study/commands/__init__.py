@@ -30,14 +30,14 @@ COMMANDS = {
     "plot": "plots of a search: survival by rung, curves, settings; a population's lineage and schedule",
     "optuna": "write a search to an Optuna storage, for optuna-dashboard and Optuna's plots",
     "gc": "remove checkpoints that are no longer needed; without --yes only list them",
-    "plan": "answers before anything runs: memory: what each GPU holds; step: how long a step takes; "
+    "plan": "predict before anything runs: memory: what each GPU holds; step: how long a step takes; "
     "parallel: the fastest layout",
     "cost": "GPU-hours requested, used, lost to failures and idle, including requeued and failed attempts",
     "sync": "send new values to MLflow",
     "export": "export a point's weights for transformers and vLLM, and register them as a model in MLflow",
     "dashboard": "serve MLflow for a study on 127.0.0.1, with its columns and charts set up",
     "doctor": "probe this machine and its cluster, with a test job; write a conf/cluster/*.yaml for them",
-    "bench": "comm: time collectives, fit links, measure a GPU; pipeline: compare pipeline schedules before a run; "
+    "bench": "measure or compare: comm: links and GPUs; pipeline: pipeline schedules by simulation; "
     "strategies: DDP, FSDP1 and FSDP2 side by side",
     "completion": "print the shell script that completes commands, studies, points, keys and states",
     "reproduce": "run the whole pipeline, data -> sweep -> fit -> report, as make study does",
