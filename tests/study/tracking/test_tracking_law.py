@@ -167,6 +167,7 @@ def test_the_studys_own_run_follows_the_fit(tmp_path: Path) -> None:
     assert parent.tags["law/form"] == FIT["form"]
     assert "**Law**: L = 2.25" in parent.tags["mlflow.note.content"]
     assert "— L = 2.25" in store.described["mlflow.note.content"]
+    assert "viewStateShareKey=study&" in store.described["mlflow.note.content"], "a link is not taken for a secret"
     assert "Report" not in parent.tags["mlflow.note.content"]
     (fit.parent / "report.html").write_text("<p>report")
     one.sync()
