@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 from analysis.text.commandline import Key
@@ -15,6 +13,7 @@ from study.bench.comm_ranks import measure
 from study.bench.comm_report import as_csv, device_lines, draw, fit_rows, profile_of, rows, table
 from study.bench.comm_results import Fits, Results, fits_of, results_of
 from study.bench.comm_settings import CommSettings, Wanted, gpu_count, wanted
+from study.bench.scratch import scratch_folder
 from study.storage.files import write_atomic
 from train.spec.communication.cluster import write_profile
 
@@ -64,8 +63,8 @@ def _results(asked: Wanted) -> tuple[Results, bool]:
     messages = len(asked.collectives) * len(asked.sizes)
     alone = "one GPU, without messages: its ceilings, about half a minute"
     _say(alone if asked.ranks == 1 else f"{asked.ranks} ranks over {asked.backend}: {messages} messages")
-    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        file = Path(folder) / "results.jsonl"
+    with scratch_folder() as folder:
+        file = folder / "results.jsonl"
         whole = measure(asked, file, _say)
         return (results_of(file) if file.is_file() else Results({}, (), None, False)), not whole
 

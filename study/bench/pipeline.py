@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -27,6 +26,7 @@ from study.bench.pipeline_table import (
     table,
     timeline,
 )
+from study.bench.scratch import scratch_folder
 from study.planning.timeline_picture import draw, lane
 from study.storage.files import write_atomic
 from study.text import percent
@@ -112,8 +112,7 @@ def measure(asked: Asked) -> list[Found]:
     from study.bench import made_up, pipeline_ranks
 
     found = []
-    with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         made_up.write_corpus(folder, pipeline_ranks.VOCABULARY)
         for schedule in asked.schedules:
             layout = asked.layout(schedule)

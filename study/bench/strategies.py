@@ -8,7 +8,6 @@ import os
 import platform
 import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from typing import Any
 from study.bench import made_up, strategies_report
 from study.bench.comm_settings import gpu_count
 from study.bench.gpus import gpu_name
+from study.bench.scratch import scratch_folder
 from study.bench.strategies_failures import Failure, Patient, failures
 from study.bench.strategies_report import Found
 from study.bench.strategies_runs import Row, measure
@@ -57,8 +57,7 @@ def _all(asked: Asked, rows: list[Row], seen: list[Failure]) -> bool:
     """Measure, then plant failures, adding what is found to the lists; return False where Ctrl-C ended it."""
     names = ", ".join(strategy.name for strategy in asked.strategies)
     _say(f"{asked.ranks} ranks over {asked.backend}: {names}, {asked.all_steps} steps each")
-    with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
-        root = Path(name)
+    with scratch_folder() as root:
         try:
             made_up.write_corpus(root, asked.base.data.vocab_size, asked.batch * asked.all_steps)
             for strategy in asked.strategies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ def run_ranks(
     base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting_port())}
     base |= {"WORLD_SIZE": str(launch.ranks), "OMP_NUM_THREADS": "1"}
     command = trainer_command(launch.folder / "config.yaml", launch.until) + ["--unsaved"] * (not launch.saves)
-    processes: dict[int, Started] = {}
+    processes: dict[int, subprocess.Popen[bytes]] = {}
     sizes = [launch.log(rank).stat().st_size if launch.log(rank).exists() else 0 for rank in range(launch.ranks)]
     began, at, ours = time.monotonic(), dict[int, float](), set[int]()
     try:
@@ -106,6 +107,8 @@ def run_ranks(
             time.sleep(poll)
     finally:
         kill(processes)
+        for process in processes.values():  # the folder that they write to may go next
+            process.wait()
     ended = [
         EndedRank(rank, processes[rank].returncode or 0, at[rank], _said(launch.log(rank), sizes[rank]), rank in ours)
         for rank in processes
