@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,13 +32,18 @@ LARGE = ("model=400m", "precision=bf16", "data.sequence_length=2048")
 
 @dataclass(frozen=True)
 class Strategy:
-    """One way to hold a model on data-parallel ranks. saves: whether the trainer can write its checkpoints."""
+    """One way to hold a model on data-parallel ranks. saves: whether the trainer can write its checkpoints.
+
+    bucket: parallel.ddp_bucket_mib, prefetch: parallel.fsdp_prefetch, for strategies that have them.
+    """
 
     name: str
     told: str
     strategy: str
     zero: int = 3
     saves: bool = True
+    bucket: float | None = None
+    prefetch: int = 1
 
     def layout(self, ranks: int, micro_batch: int | None) -> ParallelConfig:
         """Return its layout on so many ranks."""
@@ -49,6 +54,8 @@ class Strategy:
             strategy=self.strategy,
             zero=self.zero,
             micro_batch_sequences=micro_batch,
+            ddp_bucket_mib=self.bucket,
+            fsdp_prefetch=self.prefetch,
         )
 
 
@@ -70,9 +77,20 @@ def _strategies(key: Key, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.value(part) for part in text.strip("[]").split(",")))
 
 
+def _buckets(key: Key, text: str) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(commandline.number(key, part) for part in text.strip("[]").split(",")))
+
+
+def _depths(key: Key, text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(commandline.whole(key, part) for part in text.strip("[]").split(",")))
+
+
 KEYS = (
     Key("strategies", f"which, with commas between, of {', '.join(STRATEGIES)}", ("ddp", "fsdp1", "fsdp2"),
         _strategies),
+    Key("buckets", "ddp: parallel.ddp_bucket_mib to compare [MiB], with commas between; default: torch's sizes alone",
+        (), _buckets),
+    Key("prefetch", "fsdp2: parallel.fsdp_prefetch to compare, with commas between; default: 1", (1,), _depths),
     Key("ranks", "processes of this machine, a GPU each with nccl; default: all GPUs, or 2 without", None,
         commandline.whole),
     Key("backend", "gloo: on the CPU, nccl: on GPUs; default: nccl where there are two GPUs", None,
@@ -138,17 +156,40 @@ def asked_of(words: Sequence[str], gpus: int, compose: Compose) -> Asked:
     check_ranks(ranks, backend, gpus, least=2)
     if own["steps"] < FEWEST_STEPS:
         raise ValueError(f"steps={own['steps']} is not allowed: at least {FEWEST_STEPS}")
+    _check_compared(own["strategies"], own["buckets"], own["prefetch"])
     own_words.folder({"out": own["out"]}, {key.name: key.help for key in KEYS})
     _check_words(rest)
     named = any(word.startswith(("model", "+reference")) for word in rest)
     composed = compose([*(() if named else LARGE if backend == "nccl" else SMALL), *rest])
     device = "cuda" if backend == "nccl" else "cpu"
     base = _base(composed.run(), device, ranks, own["steps"] + WARM + 1 + TRACED, own["steps"])
-    chosen = tuple(STRATEGIES[name] for name in own["strategies"])
+    chosen = tuple(
+        one for name in own["strategies"] for one in _variants(STRATEGIES[name], own["buckets"], own["prefetch"])
+    )
     asked = Asked(chosen, ranks, backend, own["steps"], own["failures"], Path(own["out"]), base)
     for strategy in chosen:
         asked.config(strategy)
     return asked
+
+
+def _variants(strategy: Strategy, buckets: Sequence[float], depths: Sequence[int]) -> Iterator[Strategy]:
+    """Yield a strategy as often as it is to be compared with itself, each time by its own name."""
+    if strategy.strategy == "ddp" and buckets:
+        for size in buckets:
+            yield replace(strategy, name=f"{strategy.name}_{size:g}mib", bucket=size)
+    elif strategy.strategy == "fsdp":
+        for depth in depths:
+            yield strategy if depth == 1 else replace(strategy, name=f"{strategy.name}_ahead{depth}", prefetch=depth)
+    else:
+        yield strategy
+
+
+def _check_compared(names: Sequence[str], buckets: Sequence[float], depths: Sequence[int]) -> None:
+    for key, values, how, default in (("buckets", buckets, "ddp", ()), ("prefetch", depths, "fsdp", (1,))):
+        if tuple(values) != default and all(STRATEGIES[name].strategy != how for name in names):
+            meant = ", ".join(name for name, one in STRATEGIES.items() if one.strategy == how)
+            said = ",".join(f"{value:g}" for value in values)
+            raise ValueError(f"{key}={said} changes nothing of strategies={','.join(names)}: add one of {meant}")
 
 
 def _check_words(words: Sequence[str]) -> None:
@@ -157,7 +198,8 @@ def _check_words(words: Sequence[str]) -> None:
         if name.startswith("parallel") and name != "parallel.micro_batch_sequences":
             raise ValueError(
                 f"{word} is not allowed: layouts are what is compared, choose them with "
-                f"strategies={','.join(STRATEGIES)}; only parallel.micro_batch_sequences is common to all"
+                f"strategies={','.join(STRATEGIES)}, buckets= and prefetch=; only parallel.micro_batch_sequences is "
+                "common to all"
             )
         if name.startswith(("budget", "profile", "eval")) or (name.startswith("data") and name not in _DATA):
             raise ValueError(

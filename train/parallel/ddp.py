@@ -14,13 +14,17 @@ from train.parallel.mesh import Mesh
 from train.parallel.model_part import ModelPart
 
 
-def replicate(module: Transformer, mesh: Mesh, device: torch.device) -> ModelPart:
-    """Return the part that is a whole model on each rank, its weights on the device already."""
+def replicate(module: Transformer, mesh: Mesh, device: torch.device, bucket_mib: float | None = None) -> ModelPart:
+    """Return the part that is a whole model on each rank, its weights on the device already.
+
+    bucket_mib: gradients that fill one message [MiB]; None: as torch has it (parallel.ddp_bucket_mib).
+    """
     group = mesh.group("tokens")
     wrapped = DistributedDataParallel(
         module,
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
+        bucket_cap_mb=bucket_mib,  # type: ignore[arg-type]  # torch multiplies it before it rounds
         gradient_as_bucket_view=True,
         # Without it torch rebuilds the buckets after a process's first step. Sums over more than two ranks are then
         # taken in another order, and a resumed run would not be the uninterrupted one bit for bit. Its price is a

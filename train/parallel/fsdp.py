@@ -5,12 +5,17 @@ last micro-batch. 2: gradients are sharded, too, by a reduce-scatter after each 
 gathered from the first micro-batch to the update. 3: weights are sharded, too; each block gathers them for its forward
 and again for its backward pass. A lower stage takes more memory and sends fewer messages.
 
+`parallel.fsdp_prefetch` is how many blocks are gathered ahead. 1 is torch's own way: the next block's message is handed
+over once this one's weights are there, and in the backward pass before its products. With more, each block hands over
+those of as many blocks before it computes.
+
 Copies (dp_replicate) all-reduce their shards of the gradients once a step. Where gradients are reduced in bf16 they do
 so after each micro-batch, so that micro-batches add up in fp32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,6 +65,8 @@ def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> ModelPart:
             # Losses are shares of the global mean already, so gradients are summed, not averaged.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
+    if config.parallel.fsdp_prefetch > 1:
+        _gather_ahead(list(module.blocks.values()), config.parallel.fsdp_prefetch)
     # FSDP2 keeps what copies have not added up yet in the reduce format: in bf16 many micro-batches would be lost.
     late = mesh.axes.dp_replicate > 1 and formats(config.precision).reduce is torch.float32
     return ModelPart(module, module, _last_micro(module, config.parallel.zero, late))
@@ -75,6 +82,14 @@ def _last_micro(module: FSDPModule, zero: int, copies_late: bool) -> Any:
             module.set_reshard_after_backward(last)
 
     return tell
+
+
+def _gather_ahead(blocks: Sequence[nn.Module], depth: int) -> None:
+    """Let every block gather the weights of the `depth` blocks that come next, forward and backward."""
+    sharded = [block for block in blocks if isinstance(block, FSDPModule)]
+    for place, block in enumerate(sharded):
+        block.set_modules_to_forward_prefetch(sharded[place + 1 : place + 1 + depth])
+        block.set_modules_to_backward_prefetch(sharded[max(0, place - depth) : place][::-1])
 
 
 def _offloads(config: RunConfig, view: DeviceMesh) -> bool:

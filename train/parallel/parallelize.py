@@ -101,7 +101,7 @@ def _data_parallel(module: Transformer, config: RunConfig, mesh: Mesh, device: t
     if how == "ddp":
         from train.parallel.ddp import replicate as copies
 
-        return copies(module, mesh, device)
+        return copies(module, mesh, device, config.parallel.ddp_bucket_mib)
     return ModelPart(module, module)
 
 

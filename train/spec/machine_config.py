@@ -30,6 +30,14 @@ class ParallelConfig:
         "ZeRO stage; 3: weights are gathered for each pass of a block, 2: once per step, 1: as 2, and gradients "
         "are reduced once per step",
     )
+    ddp_bucket_mib: float | None = key(
+        None,
+        "ddp: gradients that fill one message [MiB]; null: 1 for the first that are ready, then 25, as torch has it",
+        former=None,
+    )
+    fsdp_prefetch: int = key(
+        1, "fsdp: blocks whose weights are gathered ahead of the one that computes; more of them takes memory", former=1
+    )
     context: str = key(
         "gather",
         "context parallelism; gather: each rank gathers all keys and values, ring: torch's ring attention (refused)",

@@ -12,6 +12,9 @@ from train.spec.counts import kv_heads, mlp_width
 from train.spec.experts import check_experts, check_shared_experts
 from train.spec.pipeline_layout import check_pipeline
 
+LEAST_BUCKET = 1e-3
+"""Smallest parallel.ddp_bucket_mib [MiB]: about a thousand bytes, less than any weight."""
+
 
 class WorldError(ValueError):
     """The mesh does not make up the number of processes that there are."""
@@ -129,6 +132,7 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
         )
     if parallel.zero not in (1, 2, 3):
         raise ValueError(f"parallel.zero={parallel.zero} is not allowed: choose 1, 2 or 3")
+    _check_messages(parallel)
     shape = None if world_size is None else axes(parallel, world_size)
     _check_strategy(parallel)
     if not begun:
@@ -146,6 +150,19 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
     check_pipeline(config, shape is not None and strategy(parallel, shape) == "fsdp")
     sharded = shape is None or strategy(parallel, shape) == "fsdp"
     precision.check(config, sharded, None if shape is None else shape.fsdp)
+
+
+def _check_messages(parallel: ParallelConfig) -> None:
+    bucket, ahead = parallel.ddp_bucket_mib, parallel.fsdp_prefetch
+    if bucket is not None and not LEAST_BUCKET <= bucket < math.inf:
+        raise ValueError(
+            f"parallel.ddp_bucket_mib={bucket} is not allowed: MiB of gradients in a message, at least {LEAST_BUCKET}, "
+            "or null"
+        )
+    if ahead < 1:
+        raise ValueError(
+            f"parallel.fsdp_prefetch={ahead} is not allowed: torch gathers at least 1 block ahead, give 1 or more"
+        )
 
 
 def _check_strategy(parallel: ParallelConfig) -> None:

@@ -34,6 +34,7 @@ from study.config.single import composed
 from study.diagnosis.of_traces import read_traces
 from tests.study.commands.test_commands_shown import documented
 from tests.study.support.studies import LIMIT_SECONDS
+from train.spec.communication.step import step_messages
 from train.spec.mesh import Axes
 
 TINY = ("steps=8", "model.width=64", "model.layers=2", "data.sequence_length=32", "data.vocab_size=128")
@@ -71,6 +72,17 @@ def test_all_strategies_train_the_same_run_on_as_many_ranks(asked: Asked) -> Non
     assert asked.all_steps == WARM + 8 + 2 + TRACED - 1
 
 
+def test_bucket_sizes_and_depths_are_compared_as_strategies_of_their_own() -> None:
+    asked = asked_of([*TINY, "strategies=ddp,fsdp1,zero2", "buckets=0.05,25", "prefetch=1,2"], 0, composed)
+    runs = {one.name: asked.config(one).parallel for one in asked.strategies}
+    assert list(runs) == ["ddp_0.05mib", "ddp_25mib", "fsdp1", "zero2", "zero2_ahead2"]
+    assert [run.ddp_bucket_mib for run in runs.values()] == [0.05, 25.0, None, None, None]
+    assert [run.fsdp_prefetch for run in runs.values()] == [1, 1, 1, 1, 2]
+    sent = {one.name: step_messages(asked.config(one), asked.axes(one), 0, "cpu") for one in asked.strategies}
+    counts = {name: sum(message.count for message in of) for name, of in sent.items()}
+    assert counts["ddp_0.05mib"] > counts["ddp_25mib"] and counts["zero2"] == counts["zero2_ahead2"]
+
+
 def test_gpus_are_taken_where_there_are_two() -> None:
     found = asked_of(["model=1b", "precision=bf16"], 4, composed)
     assert (found.backend, found.ranks, found.device, found.base.runtime.device) == ("nccl", 4, "cuda", "cuda")
@@ -85,6 +97,16 @@ def test_gpus_are_taken_where_there_are_two() -> None:
         (["ranks=two"], "ranks=two: a whole number, 0 or more is needed"),
         (["steps=3"], f"steps=3 is not allowed: at least {FEWEST_STEPS}"),
         (["strategies=ddp,fsdp3"], "strategies=fsdp3 is not allowed: one of ddp, fsdp1, fsdp1_zero2, fsdp2"),
+        (
+            ["buckets=1", "strategies=fsdp1,fsdp2"],
+            "buckets=1 changes nothing of strategies=fsdp1,fsdp2: add one of ddp",
+        ),
+        (
+            ["prefetch=2", "strategies=ddp"],
+            "prefetch=2 changes nothing of strategies=ddp: add one of fsdp2, zero2, zer",
+        ),
+        (["buckets=0"], "buckets=0: a positive number is needed"),
+        (["prefetch=0"], "parallel.fsdp_prefetch=0 is not allowed: .* give 1 or more"),
         (["strategy=ddp"], "unknown key 'strategy' in strategy=ddp: did you mean strategies=ddp?"),
         (["backend=nccl"], "backend=nccl is not allowed here: this machine shows no GPU; use backend=gloo"),
         (["failures=perhaps"], "failures=perhaps: yes or no is needed"),

@@ -81,6 +81,10 @@ EAGER = (
     *variants(
         Cell("ddp 4, uneven targets, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), masked=True),
         Cell("ddp 4, clipped hard", parallel(dp_replicate=4), clip=0.05),
+        Cell("ddp 4, a message for each weight", parallel(dp_replicate=4, ddp_bucket_mib=0.001), masked=True),
+        Cell(
+            "fsdp 4, three blocks ahead", parallel(dp_shard=4, fsdp_prefetch=3), replace(MODEL, layers=5), masked=True
+        ),
         Cell("fsdp1 4, ZeRO-2, accumulated", parallel(dp_shard=4, strategy="fsdp1", zero=2, micro_batch_sequences=1)),
         Cell("fsdp1 2 x 2 copies", parallel(dp_replicate=2, dp_shard=2, strategy="fsdp1"), masked=True),
         Cell("fsdp 4, ZeRO-3, accumulated", parallel(dp_shard=4, micro_batch_sequences=1), masked=True, clip=0.05),

@@ -48,6 +48,7 @@ ALONE = (
     Cell("fsdp 3, uneven batch", parallel(dp_shard=3, micro_batch_sequences=2), precision=BF16, sequences=13),
     Cell("fsdp 4, ZeRO-2, checkpointed", parallel(dp_shard=4, zero=2, **ONE), precision=BF16, memory=FULL),
     Cell("fsdp 4, ZeRO-1", parallel(dp_shard=4, zero=1, **ONE), precision=replace(BF16, reduce="bf16"), sequences=12),
+    Cell("fsdp 4, two blocks ahead", parallel(dp_shard=4, fsdp_prefetch=2, **ONE), FOUR, precision=BF16, sequences=12),
     Cell("fsdp1 4", parallel(dp_shard=4, strategy="fsdp1", **ONE), precision=BF16, sequences=12),
     Cell("fsdp1 2 x 2, ZeRO-2", parallel(dp_shard=2, dp_replicate=2, strategy="fsdp1", zero=2, **ONE), TIED),
     Cell("hsdp 2 x 2", parallel(dp_shard=2, dp_replicate=2, **ONE), precision=BF16, sequences=12),
@@ -69,6 +70,7 @@ ALONE = (
 
 TOGETHER = (
     Cell("ddp 4", parallel(dp_replicate=4, **ONE), precision=BF16, sequences=12),
+    Cell("ddp 4, buckets of 16 KiB", parallel(dp_replicate=4, ddp_bucket_mib=2**-6, **ONE), precision=BF16),
     Cell("hsdp 2 x 2", parallel(dp_shard=2, dp_replicate=2, **ONE), precision=BF16, sequences=12),
     Cell("cp 2 x tp 2", parallel(cp=2, tp=2, **ONE), precision=BF16, sequences=3),
     Cell("experts: fsdp 4 x ep 2", parallel(dp_shard=4, ep=2, **ONE), EXPERTS, precision=BF16, sequences=12),

@@ -55,6 +55,8 @@ def test_axes_make_up_the_world_and_an_open_one_takes_what_is_left(sizes: tuple[
         (ParallelConfig(dp_shard=None), 4, ["dp_replicate and parallel.dp_shard are both null"]),
         (ParallelConfig(tp=0), 4, ["parallel.tp=0", "at least one rank"]),
         (ParallelConfig(zero=4), 1, ["parallel.zero=4", "1, 2 or 3"]),
+        (ParallelConfig(ddp_bucket_mib=0.0), 1, ["parallel.ddp_bucket_mib=0.0", "at least 0.001", "null"]),
+        (ParallelConfig(fsdp_prefetch=0), 1, ["parallel.fsdp_prefetch=0", "1 or more"]),
         (ParallelConfig(micro_batch_sequences=0), 1, ["parallel.micro_batch_sequences=0"]),
         (ParallelConfig(strategy="ddp", dp_shard=2), 2, ["strategy=ddp", "dp_shard=2", "strategy=fsdp"]),
         (ParallelConfig(strategy="ddp", tp=2), 2, ["strategy=ddp", "tp=2", "plain weights"]),

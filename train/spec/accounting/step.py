@@ -246,7 +246,7 @@ class _Step:
     def _backward(self, left: int) -> dict[str, int]:
         part, block = self.part, self.part.block
         found = {
-            **self._whole(2 * block.gathered),  # this block's, and the next one's on its way
+            **self._whole((1 + self._ahead(left)) * block.gathered),  # this block's, and those on their way
             "block at work": kept.at_work(self.config, self.axes, self.device, self.tokens),
             "gradient buffers": 4 * block.whole,
         }
@@ -257,6 +257,10 @@ class _Step:
         if mode != "none":
             found["recomputed block"] = kept.recomputed_bytes(self.config, self.axes, self.device, mode, self.sequences)
         return found
+
+    def _ahead(self, left: int) -> int:
+        """Return how many blocks are gathered ahead of one that has left - 1 before it; at the end an end's weight."""
+        return max(1, min(self.config.parallel.fsdp_prefetch, left - 1))
 
     @property
     def _reduced(self) -> int:

@@ -155,7 +155,9 @@ def _ddp(config: RunConfig, axes: Axes) -> Iterator[Message]:
     first = [ends.pop("embedding.weight")]
     weights = [*first, *list(block.values()) * config.model.layers, *ends.values()]
     ranks = axes.data * axes.cp
-    for size in buckets([FULL * weight.numbers for weight in weights]):
+    given = config.parallel.ddp_bucket_mib
+    limits = (FIRST_BUCKET, BUCKET) if given is None else (int(given * (1 << 20)),) * 2
+    for size in buckets([FULL * weight.numbers for weight in weights], *limits):
         yield Message(ALL_REDUCE, "tokens", ranks, size, 1, "gradients", "backward")
     yield Message(ALL_REDUCE, "tokens", ranks, 4 * len(weights), 1, "which weights were used", "backward")
 
