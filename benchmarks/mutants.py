@@ -42,6 +42,9 @@ EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
 IMPORT_SECONDS = 60.0
 """CPU seconds besides those of the tests that a mutant may take that is imported anew."""
 SPEC = ("tests/train/spec",)
+ACCOUNTING = ("tests/train/spec/accounting", "tests/benchmarks/test_memory_predicted.py")
+COMMUNICATION = ("tests/train/spec/communication", "tests/train/parallel/test_parallel_traffic.py")
+STEP_TIME = ("tests/train/spec/step_time", "tests/benchmarks/test_step_time_predicted.py")
 HEALTH = tuple(f"tests/train/health/test_health_{name}.py" for name in ("decisions", "tokens", "inside", "monitor"))
 OPTIM = (
     "tests/train/optim/test_optim_rules.py",
@@ -77,6 +80,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     **{f"train/spec/{name}.py": SPEC for name in (
         "counts", "decoder", "deprecated", "device_peaks", "footprint", "from_mapping", "later", "lineage", "mesh",
         "mup", "pipeline_layout", "precision", "recipe", "resolve", "scaling_rules", "yamlfile",
+    )},
+    **{f"train/spec/accounting/{name}.py": ACCOUNTING for name in (
+        "flops", "held", "inference", "kept", "kv_cache", "outside", "parameters", "planned", "shapes", "step",
+    )},
+    **{f"train/spec/communication/{name}.py": COMMUNICATION for name in (
+        "cluster", "costs", "data_parallel", "experts", "fit", "layers", "messages", "stages", "step",
+    )},
+    **{f"train/spec/step_time/{name}.py": STEP_TIME for name in (
+        "attention", "block", "copies", "device", "ends", "host", "overlap", "predict", "products", "recompute",
+        "result", "timeline", "update",
     )},
     "train/spec/schedule.py": ("tests/train/spec/test_spec_schedule.py", "tests/train/test_branch.py"),
     "train/metrics/file.py": ("tests/train/metrics/test_metrics_file.py",),

@@ -46,6 +46,16 @@ def test_recorded_rows_compare_with_the_formulas_of_today() -> None:
     assert table(rows, None, document["about"]).startswith("2026-11-24, 1 x NVIDIA H200")
 
 
+def test_what_was_measured_fits_into_what_is_said_to_be_needed() -> None:
+    """Beside CUDA's context and NCCL, and of runs of some GiB: a sheet that says less would call a full GPU enough."""
+    document = json.loads((Path(compared.__file__).parent / "results" / "memory_predicted.json").read_text())
+    large = {row["row"]: round(row["gib_allocated"] * 2**30) for row in document["rows"] if row["gib_allocated"] > 4}
+    assert len(large) >= 20 and max(large.values()) > 120 * 2**30
+    for name, measured in large.items():
+        sheet = predicted(find(name))
+        assert sheet.needed - sheet.context - sheet.nccl >= measured, name
+
+
 def test_measured_rows_are_kept_as_json() -> None:
     figures = {"gib_allocated": 1.5, "gib": 2.0, "step_seconds": 0.25, "loss": 3.0}
     sheet = predicted(find("ours-1b"))
