@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+MEMORY = "cluster.gpu_memory_gb"
+"""The key that says how much memory a GPU has [GB]."""
+
 
 def split(words: Sequence[str], own: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the words that are named in `own` by name, and the others; ValueError for one misspelt or empty.
@@ -51,3 +54,10 @@ def _meant(name: str, own: Mapping[str, str]) -> str | None:
     groups = [part.path for part in sections() if part.path]
     found = difflib.get_close_matches(name.lstrip("+~"), [*own, *groups, "dry_run", "wait", "seed"], n=1, cutoff=0.7)
     return found[0] if found and found[0] in own else None
+
+
+def gpu_bytes(said: float) -> int:
+    """Return a GPU's memory [bytes] by cluster.gpu_memory_gb; ValueError for what no GPU has."""
+    if not said > 0:
+        raise ValueError(f"{MEMORY}={said:g} is not allowed: GB of one GPU, more than 0")
+    return round(said * 1e9)

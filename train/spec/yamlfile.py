@@ -31,8 +31,8 @@ def dump(value: Any, **options: Any) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file; ValueError that names the file where there is none."""
+def read_mapping(path: Path, of: str = "sections (model, data, budget, ...)") -> dict[str, Any]:
+    """Return the mapping in a YAML file; ValueError that names the file where there is none. of: what it should be."""
     try:
         mapping = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
@@ -42,5 +42,5 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML that is read: {error}") from None
     if not isinstance(mapping, dict):
-        raise ValueError(f"{path} holds no mapping of sections (model, data, budget, ...)")
+        raise ValueError(f"{path} holds no mapping of {of}")
     return mapping

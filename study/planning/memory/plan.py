@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from study.planning.memory import words as say
 from study.planning.memory.figure import Limit, draw
 from study.planning.memory.question import Generation, Question, ask
 from study.planning.memory.sheet import Answer, answer
-from study.planning.memory.together import Together, together
+from study.planning.memory.together import Together, cure, together
 from study.planning.reply import Reply, write
 from study.text import counted
 from train.spec.accounting.step import COMPONENTS
@@ -40,6 +41,8 @@ def _of_one(question: Question, words: Sequence[str]) -> Reply:
 
 def _of_several(question: Question, words: Sequence[str]) -> Reply:
     found = together(question)
+    if not found.fits:
+        found = replace(found, cure=cure(question))
     title = f"{', '.join(question.subjects)} on the same {found.gpus} GPUs of {found.memory / 1e9:g} GB"
     tables, said = say.shared_tables(found), say.shared_verdict(found)
     page = say.markdown(title, tables, said, _command(words))

@@ -138,7 +138,7 @@ def _subject(config: StudyConfig, gpus: int | None) -> Subject:
     world = gpus or max(1, cluster.nodes * max(cluster.gpus_per_node, cluster.tasks_per_node))
     run = resolve(config.run())
     run = replace(run, runtime=replace(run.runtime, device="cuda"))
-    return Subject(run, axes_of(run, world), round(cluster.gpu_memory_gb * 1e9))
+    return Subject(run, axes_of(run, world), own_words.gpu_bytes(cluster.gpu_memory_gb))
 
 
 def axes_of(run: RunConfig, world: int) -> Axes:

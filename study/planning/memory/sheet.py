@@ -75,16 +75,21 @@ def answer(subject: Subject) -> Answer:
 def variant(name: str, config: RunConfig, axes: Axes, sequences: int) -> Variant:
     """Return a run by name, in micro-batches of so many sequences."""
     again = flops.recomputed(config.model, config.data.sequence_length, config.memory)
-    return Variant(name, memory.sheet(config, axes, "cuda", sequences), again)
+    return Variant(name, memory.sheet(config, axes, device_of(config), sequences), again)
+
+
+def device_of(config: RunConfig) -> str:
+    """Return what a run is planned on: a GPU unless it says that it trains on CPUs."""
+    return "cpu" if config.runtime.device == "cpu" else "cuda"
 
 
 def largest_micro_batch(subject: Subject) -> int:
     """Return the largest micro-batch that fits, of sizes into which a rank's share of a step is cut evenly; 0: none."""
-    share = share_of_batch(subject.config, subject.axes)
+    share, device = share_of_batch(subject.config, subject.axes), device_of(subject.config)
     low, high = 0, share
     while low < high:  # what is needed grows with the micro-batch
         middle = -(-(low + high) // 2)
-        if memory.sheet(subject.config, subject.axes, "cuda", middle).needed <= subject.memory:
+        if memory.sheet(subject.config, subject.axes, device, middle).needed <= subject.memory:
             low = middle
         else:
             high = middle - 1
@@ -98,13 +103,13 @@ def cure(subject: Subject, size: int, largest: int) -> tuple[str, int] | None:
     cost nothing but time to compute first, then sharding, more GPUs, the host's memory.
     """
     if largest:
-        needed = memory.sheet(subject.config, subject.axes, "cuda", largest).needed
+        needed = memory.sheet(subject.config, subject.axes, device_of(subject.config), largest).needed
         return f"parallel.micro_batch_sequences={largest}", needed
     one = ["parallel.micro_batch_sequences=1"] if size > 1 else []
     for change in sorted(Change.all(), key=Change.cost):
         changed = change.of(subject)
         if changed is not None:
-            needed = memory.sheet(changed.config, changed.axes, "cuda", 1).needed
+            needed = memory.sheet(changed.config, changed.axes, device_of(changed.config), 1).needed
             if needed <= changed.memory:
                 return " ".join([*one, *change.words(changed)]), needed
     return None

@@ -7,13 +7,17 @@ generates, the frozen models and the critic judge, policy and critic train.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from study.planning.memory.question import FROZEN, TRAINED, Question, Subject
+from study.planning.memory.sheet import Change
 from train.spec.accounting import held, inference, outside
 from train.spec.accounting import step as memory
 from train.spec.accounting.parameters import parameters
 from train.spec.mesh import share_of_batch
+
+DOUBLINGS = 10
+"""How often GPUs are doubled in search of what fits."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Together:
     margin: int
     context: int
     nccl: int = 0
+    cure: tuple[str, int] | None = None
 
     @property
     def needed(self) -> int:
@@ -72,6 +77,25 @@ def together(question: Question) -> Together:
     count = sum(outside.communicators(*mesh) for mesh in meshes)  # models of one layout share their groups
     context, buffers = outside.context("cuda"), outside.nccl(count, "cuda")
     return Together(placed, phases, cached, rollouts, first.gpus, first.memory, margin, context, buffers)
+
+
+def cure(question: Question) -> tuple[str, int] | None:
+    """Return the fewest GPUs, doubled and doubled again, on which sharded models fit, as words, and what each needs."""
+    for doublings in range(DOUBLINGS + 1):
+        subjects = {role: _sharded(subject, doublings) for role, subject in question.subjects.items()}
+        known = {role: subject for role, subject in subjects.items() if subject is not None}
+        if len(known) < len(subjects):
+            continue
+        found = together(replace(question, subjects=known))
+        if found.fits:
+            words = [f"gpus={found.gpus}"] if doublings else []
+            return " ".join([*words, "parallel=fsdp"]), found.needed
+    return None
+
+
+def _sharded(subject: Subject, doublings: int) -> Subject | None:
+    already = subject.config.parallel.dp_shard is None and subject.config.parallel.zero == 3
+    return Change(sharded=not already, doublings=doublings).of(subject)
 
 
 def _placed(role: str, subject: Subject) -> Placed:

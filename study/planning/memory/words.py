@@ -163,6 +163,7 @@ def shared_fields(found: Together) -> dict[str, Any]:
         "context": found.context,
         "margin": found.margin,
         "nccl": found.nccl,
+        "cure": None if found.cure is None else {"words": found.cure[0], "needed": found.cure[1]},
     }
 
 
@@ -176,7 +177,10 @@ def shared_verdict(found: Together) -> str:
     if found.fits:
         return f"Fits: {needs} ({beside})."
     over = gb(found.needed - found.memory)
-    more = f"gpus={2 * found.gpus} with parallel=fsdp halves what stays"
+    more = "no number of GPUs that was tried is enough: take smaller models"
+    if found.cure is not None:
+        words, needed = found.cure
+        more = f"{words} fits ({gb(needed)} GB)"
     return f"does not fit: {needs}, {over} GB too many ({beside}); {more}"
 
 

@@ -24,7 +24,7 @@ def by_level(profile: ClusterProfile, messages: Sequence[Message], axes: Axes) -
 
 def fullest(profile: ClusterProfile, config: RunConfig, axes: Axes) -> dict[str, float]:
     """Return the same of the rank of the pipeline that sends most over each level."""
-    each = [by_level(profile, step_messages(config, axes, rank), axes) for rank in range(axes.pp)]
+    each = [by_level(profile, step_messages(config, axes, rank, profile.device), axes) for rank in range(axes.pp)]
     return {level.name: max(one[level.name] for one in each) for level in profile.levels}
 
 

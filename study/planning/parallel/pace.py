@@ -94,8 +94,11 @@ class Pace:
         layout, count = candidate.layout, _count(candidate)
         config = layout.config
         kernels = host.kernels(self._cut(layout).blocks, count, 0.0)
-        computed = count * self._work(candidate).most + min(host.GAP.values()) * kernels + copies
+        on_gpu = self._device.type == "cuda"
+        computed = count * self._work(candidate).most + min(host.GAP.values()) * kernels * on_gpu + copies
         taken = computed + self._update(layout) + exposed + idle
+        if not on_gpu:
+            return taken + host.LAUNCH * kernels
         if config.compile.cuda_graphs or layout.axes.size == 1:  # on one GPU steps may be recorded
             return taken
         return max(taken, host.LAUNCH * kernels)
@@ -218,7 +221,7 @@ class Pace:
             rows = config.data.vocab_size // axes.tp
             parts = (
                 embedding_time(tokens, config.model.width, rows, short(config), self._device),
-                head_time(head_shape(config, axes, size, sharded), self._device),
+                head_time(head_shape(config, axes, size, sharded, self._device.type), self._device),
             )
             first, last = ((sum(there.values()), sum(back.values())) for there, back in parts)
             found = self._ends[key] = (first, last)
@@ -260,7 +263,7 @@ class Pace:
         key += (config.compile.blocks, config.precision.name, again)
         found = self._sent.get(key)
         if found is None:
-            sent = step_messages(candidate.config, axes, rank)
+            sent = step_messages(candidate.config, axes, rank, self._device.type)
             messages = {one: one.count * self._seconds_of(one, stride_of(one.axis, axes)) for one in sent}
             found = self._sent[key] = (messages, copied(messages, config) / self._device.memory)
         return found

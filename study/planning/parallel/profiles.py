@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from study.config.compose import conf_folder
+from study.planning import own_words
 from train.spec.communication.cluster import ClusterProfile, read_profile, stride_of
 from train.spec.communication.messages import ALL_REDUCE
+from train.spec.config import RunConfig
 from train.spec.mesh import Axes
 
 MEANING = "profile of the machine: a name in conf/cluster/measured, or the path of one"
-MEMORY = "cluster.gpu_memory_gb"
+MEMORY = own_words.MEMORY
 
 
 def names() -> list[str]:
@@ -44,10 +47,26 @@ def profile(said: str, key: str = "cluster") -> ClusterProfile:
     )
 
 
+def rank(found: ClusterProfile) -> str:
+    """Return what a rank of a profile has, in words."""
+    return "GPU" if found.device == "cuda" else "CPU rank"
+
+
+def on_device(run: RunConfig, found: ClusterProfile) -> RunConfig:
+    """Return the run on what the profile is of; ValueError where it is to train on something else."""
+    said, device = run.runtime.device, found.device
+    if said not in ("auto", device):
+        raise ValueError(
+            f"runtime.device={said}, but cluster profile {found.name} is of device: {device}: leave runtime.device "
+            "out, or choose another profile"
+        )
+    return replace(run, runtime=replace(run.runtime, device=device))
+
+
 def memory(found: ClusterProfile, words: Sequence[str], said: float) -> int:
     """Return the memory of a GPU [bytes]: `said` [GB] where words give cluster.gpu_memory_gb, else the profile's."""
     if any(word.lstrip("+").partition("=")[0] == MEMORY for word in words):
-        return round(said * 1e9)
+        return own_words.gpu_bytes(said)
     if found.compute.memory is None:
         raise ValueError(
             f"cluster profile {found.name} does not say how much memory a GPU has: give {MEMORY}=141, say, or add "

@@ -96,7 +96,7 @@ def about(run: RunConfig, found: ClusterProfile, gpus: int, memory: int, given: 
 
     given: the keys that stay as the run has them, by name. ValueError where the GPUs or the profile cannot be.
     """
-    run = _searchable(_on_device(run, found), given)
+    run = _searchable(profiles.on_device(run, found), given)
     fixed = _fixed(run, given)
     profiles.check_ranks(found, gpus, _pinned(run, fixed))
     if "precision.name" in fixed:
@@ -135,17 +135,6 @@ def _given(words: Sequence[str]) -> Mapping[str, str]:
             "and shards by fsdp; parallel.dp_shard=1 fixes copies"
         )
     return given
-
-
-def _on_device(run: RunConfig, found: ClusterProfile) -> RunConfig:
-    """Return the run on what the profile is of; ValueError where it is to train on something else."""
-    said, device = run.runtime.device, found.device
-    if said not in ("auto", device):
-        raise ValueError(
-            f"runtime.device={said}, but cluster profile {found.name} is of device: {device}: leave runtime.device "
-            "out, or choose another profile"
-        )
-    return replace(run, runtime=replace(run.runtime, device=device))
 
 
 def _searchable(run: RunConfig, given: Mapping[str, str]) -> RunConfig:

@@ -8,6 +8,7 @@ from typing import Any
 
 from study import text
 from study.planning.memory.words import Table, gb
+from study.planning.parallel import profiles
 from study.planning.parallel.answer import Answer, StepTime, as_words, settings
 from study.planning.parallel.profiles import peak
 from study.planning.parallel.question import Question
@@ -22,8 +23,7 @@ def title(question: Question) -> str:
     """Return the question in a line."""
     config, profile = question.config, question.profile
     model = config.model
-    each = "GPU" if question.device == "cuda" else "CPU rank"
-    gpus = f"{text.counted(question.gpus, each)} of {question.memory / 1e9:.4g} GB"
+    gpus = f"{text.counted(question.gpus, profiles.rank(profile))} of {question.memory / 1e9:.4g} GB"
     batch = f"{config.batch.tokens:,} tokens a step in sequences of {config.data.sequence_length:,}"
     return f"{model.width} x {model.layers} on {gpus} ({profile.name}, {profile.kind}), {batch}"
 

@@ -29,9 +29,9 @@ OWN = {
 
 @dataclass(frozen=True)
 class Question:
-    """A resolved run with its micro-batch on GPUs of so much memory [bytes], as a profile joins them.
+    """A resolved run with its micro-batch on GPUs (or CPU ranks) of so much memory [bytes], as a profile joins them.
 
-    chosen: the micro-batch was not given, and is the largest that fits, in a pipeline what the trainer plans with.
+    chosen: the micro-batch was not given, and is what the trainer would take.
     """
 
     config: RunConfig
@@ -52,8 +52,7 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     gpus = own_words.number("gpus", own.get("gpus")) or profiles.innermost(found)
     slowest = _slowest(own.get("slowest"))
     study = compose(rest)
-    run = resolve(study.run())
-    run = replace(run, runtime=replace(run.runtime, device="cuda"))
+    run = _on_device(resolve(study.run()), found)
     profiles.check_ranks(found, gpus)
     axes = axes_of(run, gpus)
     memory = profiles.memory(found, rest, study.cluster.gpu_memory_gb)
@@ -63,10 +62,20 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     return Question(run, axes, found, memory, slowest, chosen, own_words.folder(own, OWN))
 
 
+def _on_device(run: RunConfig, found: ClusterProfile) -> RunConfig:
+    run = profiles.on_device(run, found)
+    if found.device == "cuda":
+        return run
+    return replace(run, compile=replace(run.compile, blocks=run.compile.blocks or False))
+
+
 def _micro_batch(run: RunConfig, axes: Axes, memory: int) -> int:
-    """Return the sequences of a micro-batch that is left open; of one alone where none fits."""
-    if axes.pp > 1:
-        return micro_batches_of(run, axes, "cuda").sizes[0]
+    """Return the sequences of a micro-batch that is left open; of one alone where none fits.
+
+    On GPUs the largest that fits; what the trainer plans with in a pipeline and on a CPU.
+    """
+    if axes.pp > 1 or run.runtime.device == "cpu":
+        return micro_batches_of(run, axes, run.runtime.device).sizes[0]
     return max(1, largest_micro_batch(Subject(run, axes, memory)))
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from study.planning.memory.words import Table, gb
+from study.planning.parallel import profiles
 from study.planning.parallel.profiles import peak
 from study.planning.parallel.words import mesh_of, seconds
 from study.planning.step.answer import Answer
@@ -21,7 +22,7 @@ LIMITS = ("matmul", "memory", "communication", "launch", "pipeline")
 def title(answer: Answer) -> str:
     """Return what was asked in a line."""
     question, config = answer.question, answer.question.config
-    gpus = f"{counted(question.axes.size, 'GPU')} of {question.memory / 1e9:g} GB"
+    gpus = f"{counted(question.axes.size, profiles.rank(question.profile))} of {question.memory / 1e9:.4g} GB"
     machine = f"{question.profile.name}, {question.profile.kind}"
     run = f"{mesh_of(question.axes)}, {config.precision.name}, {config.optim.name}"
     return f"{config.model.width} x {config.model.layers} on {gpus} ({machine}): {run}"
@@ -43,27 +44,35 @@ def verdict(answer: Answer) -> str:
         f"Micro-batches on each rank: {_micro_batches(answer)}"
     )
     if question.chosen:
-        said += ", the largest that fits" if question.axes.pp == 1 and answer.fits else ", as none was given"
+        largest = question.axes.pp == 1 and answer.fits and question.profile.device == "cuda"
+        said += ", the largest that fits" if largest else ", as none was given"
     if answer.sent and question.axes.size > 1:
         sent = ", ".join(f"{gb(size)} GB by {level}" for level, size in answer.sent.items())
         said += f". A rank sends {sent}"
-    return f"{said}. The fullest GPU needs {gb(answer.needed)} of {gb(question.memory)} GB."
+    return (
+        f"{said}. The fullest {profiles.rank(question.profile)} needs {gb(answer.needed)} of {gb(question.memory)} GB."
+    )
 
 
 def refusal(answer: Answer) -> str:
-    """Return by how much the run does not fit."""
-    over = answer.needed - answer.question.memory
-    return (
-        f"does not fit: the fullest GPU needs {gb(answer.needed)} GB, {gb(over)} GB more than the "
-        f"{gb(answer.question.memory)} there are; python -m study plan memory finds the smallest change that fits"
+    """Return by how much the run does not fit, and the smallest change with which it does."""
+    over, each = answer.needed - answer.question.memory, profiles.rank(answer.question.profile)
+    said = (
+        f"does not fit: the fullest {each} needs {gb(answer.needed)} GB, {gb(over)} GB more than the "
+        f"{gb(answer.question.memory)} there are"
     )
+    if answer.cure is None:
+        return f"{said}; no single change is enough: take more of them, or parallel.tp and parallel.pp above 1"
+    words, needed = answer.cure
+    return f"{said}; {words} fits ({gb(needed)} GB)"
 
 
 def parts(answer: Answer) -> list[tuple[str, float, str]]:
     """Return what a step's seconds go to, in the order of the step, each with its limit."""
     time = answer.time
     found = [(name, value, _limit(name)) for name, value in time.parts.items()]
-    found.append(("waiting for launches", time.launch, "launch"))
+    launch = "waiting for launches" if answer.question.profile.device == "cuda" else "calls of operations"
+    found.append((launch, time.launch, "launch"))
     for axis, value in time.exposed.items():
         name = axis if axis == "stragglers" else f"messages of {axis}, not hidden"
         found.append((name, value, "communication"))
@@ -102,6 +111,7 @@ def fields(answer: Answer) -> dict[str, Any]:
         "needed": answer.needed,
         "memory": question.memory,
         "fits": answer.fits,
+        "cure": None if answer.cure is None else {"words": answer.cure[0], "needed": answer.cure[1]},
     }
 
 
@@ -126,7 +136,8 @@ def _parts(answer: Answer) -> Table:
     whole = answer.time.seconds
     found = [(name, f"{1e3 * value:,.1f}", f"{100 * value / whole:.1f} %") for name, value, _ in parts(answer)]
     found.append(("step", f"{1e3 * whole:,.1f}", ""))
-    return Table("Predicted time of a step on the busiest GPU", ("part", "ms", "of the step"), tuple(found))
+    busiest = f"Predicted time of a step on the busiest {profiles.rank(answer.question.profile)}"
+    return Table(busiest, ("part", "ms", "of the step"), tuple(found))
 
 
 def _limits(answer: Answer) -> Table:

@@ -191,12 +191,13 @@ def stride_of(axis: str, axes: Axes) -> int:
 
 def read_profile(path: Path) -> ClusterProfile:
     """Return the profile in a YAML file; ValueError that names the file, the key, the value and what is allowed."""
-    mapping = yamlfile.read_mapping(path)
+    mapping = yamlfile.read_mapping(path, of="a cluster profile's keys (name, levels, compute, ...)")
     try:
         profile = read(ClusterProfile, mapping)
         _check(profile)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        cut = ": the file may be cut off; `python -m study bench comm profile=FILE` writes a whole one"
+        raise ValueError(f"{path}: {error}{cut if str(error).endswith('is missing') else ''}") from None
     return profile
 
 

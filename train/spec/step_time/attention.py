@@ -16,6 +16,9 @@ SOFTMAX = 922.0
 alone on an H200, forward and backward, within 4 % of each: 64 x 12 x 1024 x 64 1.38 ms, 8 x 16 x 4096 x 128 3.70 ms,
 2 x 32 x 8192 x 128 (8 key/value heads) 7.1 ms, 80 x 4 and 80 x 6 x 512 x 64 0.2185 and 0.3168 ms
 (benchmarks/trainer_notes.md)."""
+CPU_SOFTMAX = 930.0
+"""The same of a CPU rank, in FLOPs of its own products: the median of five shapes of torch's attention alone on an AMD
+EPYC core, 128 to 512 tokens of 4 to 64 channels a head, which lie between 630 and 1,570; the core was busy."""
 PRODUCTS = {"forward": 2, "backward": 5}
 """Products with each score: scores and their values; scores again and four gradients (Dao 2023, "FlashAttention-2").
 Of the small shapes above the forward pass takes 21 % of the time, where this says 29 %."""
@@ -53,7 +56,10 @@ class Attention:
     def _expected(self, device: Device, phase: str) -> float:
         products = PRODUCTS[phase]
         every = sum(PRODUCTS.values())
-        each = CHANNEL * 2 * every * self.channels / device.rate(self.format) + SOFTMAX / device.rate("bf16")
+        if device.type == "cpu":
+            each = (2 * every * self.channels + CPU_SOFTMAX) / device.rate(self.format)
+        else:
+            each = CHANNEL * 2 * every * self.channels / device.rate(self.format) + SOFTMAX / device.rate("bf16")
         return products / every * self.scores * each + self._moved(phase) / device.memory
 
     def _correction(self, device: Device) -> float:

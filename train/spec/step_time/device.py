@@ -55,7 +55,7 @@ class Device:
     """A device within a step. profile: the name of what it is from.
 
     rates: that products sustain, by format [FLOP/s]. products, attention: shapes that were measured. memory: bandwidth
-    of passes over it [B/s]. host: from page-locked memory [B/s]. size: of its memory [bytes].
+    of passes over it [B/s]. host: from page-locked memory [B/s]. size: of its memory [bytes]. type: cuda or cpu.
     """
 
     profile: str
@@ -65,6 +65,7 @@ class Device:
     host: float | None
     size: float | None
     attention: tuple[MeasuredAttention, ...] = ()
+    type: str = "cuda"
 
     def rate(self, format: str) -> float:
         """Return the rate that products sustain [FLOP/s]; ValueError that names the key and what there is."""
@@ -94,26 +95,27 @@ class Device:
 
 def device_of(cluster: ClusterProfile) -> Device:
     """Return what the profile's device reaches within a step; ValueError where it lacks a figure that is needed."""
-    return _device(cluster.name, cluster.kind, cluster.compute)
+    return _device(cluster.name, cluster.kind, cluster.compute, cluster.device)
 
 
 @lru_cache(maxsize=64)
-def _device(name: str, kind: str, compute: Compute) -> Device:
+def _device(name: str, kind: str, compute: Compute, type: str) -> Device:
     if compute.copy is None:
         raise ValueError(
             f"cluster profile {name}: compute.copy is missing, the bandwidth of the device's memory [B/s]: add it, as "
-            "`python -m study bench comm profile=FILE` measures it on a GPU, or choose another profile"
+            "`python -m study bench comm profile=FILE` measures it, or choose another profile"
         )
     formats = dict.fromkeys(rate.format for rate in compute.matmul)
     best = {form: _sustained(kind, [rate for rate in compute.matmul if rate.format == form]) for form in formats}
     return Device(
         profile=name,
-        rates=tuple((form, IN_STEP * rate) for form, rate in best.items()),
+        rates=tuple((form, (IN_STEP if type == "cuda" else 1.0) * rate) for form, rate in best.items()),
         products=tuple((form, _measured(kind, compute, form, best[form])) for form in formats),
         memory=STREAMED * compute.copy * (OF_DATASHEET["copy"] if kind == "datasheet" else 1.0),
         host=compute.host_to_device,
         size=compute.memory,
         attention=tuple(_attention(compute)),
+        type=type,
     )
 
 

@@ -36,12 +36,12 @@ class HeadShape:
     casts: bool
 
 
-def head_shape(config: RunConfig, axes: Axes, sequences: int, sharded: bool) -> HeadShape:
+def head_shape(config: RunConfig, axes: Axes, sequences: int, sharded: bool, device: str = "cuda") -> HeadShape:
     """Return the head's shape. It stays in bf16 where blocks are in fp8."""
     tokens = sequences * config.data.sequence_length // axes.cp
     return HeadShape(
         tokens=tokens,
-        chunks=len(head_chunks(config, axes, tokens, "cuda")),
+        chunks=len(head_chunks(config, axes, tokens, device)),
         rows=config.data.vocab_size // axes.tp,
         width=config.model.width,
         cut=axes.tp,

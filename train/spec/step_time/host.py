@@ -34,6 +34,11 @@ def launches(config: RunConfig, count: float, blocks: int, micro_batches: int) -
     return count
 
 
-def waited(config: RunConfig, ranks: int, launched: float, busy: float) -> float:
-    """Return how long the GPU waits for launches [s], where all else takes `busy` [s]; 0 where a graph replays it."""
+def waited(config: RunConfig, ranks: int, launched: float, busy: float, device: str = "cuda") -> float:
+    """Return how long the GPU waits for launches [s], where all else takes `busy` [s]; 0 where a graph replays it.
+
+    A CPU rank calls each operation and then does it: the calls' time is added to all else.
+    """
+    if device == "cpu":
+        return LAUNCH * launched
     return 0.0 if graphed(config, ranks) else max(0.0, LAUNCH * launched - busy)

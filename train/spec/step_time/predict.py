@@ -55,15 +55,15 @@ def step_time(config: RunConfig, axes: Axes, cluster: ClusterProfile, slowest: f
     assert config.batch.tokens is not None, "the config is resolved"
     device = device_of(cluster)
     update_check(config, device)
-    work = _Work(config, axes, device, micro_batches_of(config, axes, "cuda"))
+    work = _Work(config, axes, device, micro_batches_of(config, axes, device.type))
     ranks = [work.rank(number) for number in range(axes.pp)]
     busiest = max(ranks, key=lambda rank: rank.seconds)
-    messages = cluster.step_seconds(step_messages(config, axes, busiest.number), axes)
+    messages = cluster.step_seconds(step_messages(config, axes, busiest.number, device.type), axes)
     room = sum(busiest.forward.values()), sum(busiest.backward.values())
     exposed = overlap.exposed(messages, config, room, device.memory)
     count = len(work.micro.sizes)
     kernels = host.kernels(busiest.blocks, count, busiest.recomputed)
-    gaps = {GAPS: kernels * host.GAP[host.graphed(config, axes.size)]}
+    gaps = {GAPS: kernels * host.GAP[host.graphed(config, axes.size)]} if device.type == "cuda" else {}
     moved = {COPIES: copied(messages, config), SUMS: accumulated(config, axes, busiest.number, count)}
     parts = added((1.0, busiest.forward), (1.0, busiest.backward), (1.0, gaps), (1.0 / device.memory, moved))
     compute = sum(parts.values())
@@ -81,7 +81,7 @@ def step_time(config: RunConfig, axes: Axes, cluster: ClusterProfile, slowest: f
     taken = compute + sum(exposed.values()) + bubble + update  # while the GPU waits for others, launches go on
     return StepTime(
         compute=compute,
-        launch=host.waited(config, axes.size, launched, taken),
+        launch=host.waited(config, axes.size, launched, taken, device.type),
         exposed=exposed,
         bubble=bubble,
         update=update,
@@ -145,7 +145,7 @@ class _Work:
             rows = config.data.vocab_size // axes.tp
             ends.append(embedding_time(tokens, config.model.width, rows, short(config), device))
         if stage.last:
-            ends.append(head_time(head_shape(config, axes, sequences, sharded), device))
+            ends.append(head_time(head_shape(config, axes, sequences, sharded, device.type), device))
         for there, back in ends:
             forward, backward = added((1.0, forward), (1.0, there)), added((1.0, backward), (1.0, back))
         return forward, backward

@@ -3,6 +3,7 @@
 Arithmetic is slower than the best rate where a result has too few tiles for all multiprocessors, or just too many, so
 that a last round of them leaves most idle (NVIDIA, "Matrix multiplication background user's guide", tile and wave
 quantization), and where sums are short. Where there are few tiles, several work on parts of the sum of one (split K).
+A CPU rank computes tile after tile, so that none of this is counted there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def busy(m: int, k: int, n: int) -> float:
     return max(_with_tile(m, k, n, *tile) for tile in TILES)
 
 
+def _whole(m: int, k: int, n: int) -> float:
+    del m, k, n
+    return 1.0
+
+
 def _with_tile(m: int, k: int, n: int, rows: int, columns: int) -> float:
     tiles = -(-m // rows) * -(-n // columns)
     parts = max(1, min(PROCESSORS // tiles, k // (2 * UNDER_WAY * SUM_STEP))) if tiles < PROCESSORS else 1
@@ -40,8 +46,9 @@ def _with_tile(m: int, k: int, n: int, rows: int, columns: int) -> float:
 def seconds(device: Device, format: str, sides: tuple[int, int, int], moved: float) -> tuple[float, bool]:
     """Return how long an m x k x n product takes [s], and whether arithmetic is its limit; moved: its bytes."""
     m, k, n = sides
-    expected = tuple(busy(one.m, one.k, one.n) for one in dict(device.products).get(format, ()))
-    share = busy(m, k, n) * device.correction(format, sides, expected)
+    part = busy if device.type == "cuda" else _whole
+    expected = tuple(part(one.m, one.k, one.n) for one in dict(device.products).get(format, ()))
+    share = part(m, k, n) * device.correction(format, sides, expected)
     arithmetic, memory = 2.0 * m * k * n / (device.rate(format) * share), moved / device.memory
     return max(arithmetic, memory), arithmetic >= memory
 

@@ -36,14 +36,15 @@ def modes(config: RunConfig, axes: Axes, rank: int, *, blocks: int, sequences: i
             f"cluster profile {device.profile}: compute.memory is missing, which memory.checkpointing=budget fills: "
             "add the device's memory [bytes], give memory.budget_gib, or choose another checkpointing"
         )
-    return dict(_filled(config, axes, rank, blocks=blocks, sequences=sequences, most=most))
+    return dict(_filled(config, axes, rank, blocks=blocks, sequences=sequences, most=most, device=device.type))
 
 
 @lru_cache(maxsize=1024)
 def _filled(
-    config: RunConfig, axes: Axes, rank: int, *, blocks: int, sequences: int, most: float
+    config: RunConfig, axes: Axes, rank: int, *, blocks: int, sequences: int, most: float, device: str
 ) -> tuple[tuple[str, float], ...]:
-    none, selective, full = (_peak(config, axes, rank, sequences, mode) for mode in kept.MODES)
+    kinds = (replace(config, memory=replace(config.memory, checkpointing=mode)) for mode in kept.MODES)
+    none, selective, full = (_peak(one, axes, rank, sequences, device) for one in kinds)
     if none <= most:
         return (("none", float(blocks)),)
     if selective >= none:
@@ -56,7 +57,6 @@ def _filled(
     return (("selective", part * blocks), ("full", (1.0 - part) * blocks))
 
 
-def _peak(config: RunConfig, axes: Axes, rank: int, sequences: int, mode: str) -> int:
-    whole = replace(config, memory=replace(config.memory, checkpointing=mode))
-    found = of_rank(whole, axes, "cuda", sequences, rank)
+def _peak(config: RunConfig, axes: Axes, rank: int, sequences: int, device: str) -> int:
+    found = of_rank(config, axes, device, sequences, rank)
     return found.peak.total + found.margin

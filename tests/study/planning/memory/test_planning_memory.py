@@ -310,7 +310,19 @@ def test_the_command_answers_scripts(capsys: pytest.CaptureFixture[str]) -> None
     assert captured.err == f"study plan: {found['error']}\n"
     roles = ["roles=rlhf", "cluster.gpu_memory_gb=0.01", *RUN]
     assert main(["plan", "memory", *roles, "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"].endswith("gpus=4 with parallel=fsdp halves what stays")
+    assert json.loads(capsys.readouterr().out)["error"].endswith("is enough: take smaller models")
+
+
+def test_models_that_do_not_fit_together_are_told_the_fewest_gpus_that_do(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "memory", "roles=rlhf", "model=30b", "precision=bf16", "cluster.gpu_memory_gb=80", "--json"]
+    assert main([*words, "gpus=1"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    cure, needed = told["cure"]["words"], told["cure"]["needed"]
+    assert told["error"].endswith(f"{cure} fits ({needed / 1e9:,.2f} GB)")
+    assert main([*words, *cure.split()]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["fits"], found["needed"], found["cure"]) == (True, needed, None)
+    assert main([*words, f"gpus={found['gpus'] // 2}", "parallel=fsdp"]) == 2, "half as many are too few"
 
 
 @pytest.mark.parametrize(
@@ -322,6 +334,7 @@ def test_the_command_answers_scripts(capsys: pytest.CaptureFixture[str]) -> None
         (["memory", "model.widht=8"], "unknown key 'model.widht': did you mean model.width?"),
         (["memory", "model.width=8x"], "model.width"),
         (["memory", "model=7b,8b"], "model=7b,8b stands for several values: give one"),
+        (["memory", "cluster.gpu_memory_gb=-1"], "cluster.gpu_memory_gb=-1 is not allowed: GB of one GPU, more than 0"),
         (["memory", "model=tiny", "parallel.tp=3", "parallel.dp_shard=null"], "parallel.tp=3 does not divide"),
     ],
 )

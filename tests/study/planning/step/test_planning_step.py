@@ -17,8 +17,9 @@ from study.planning.step import plan
 from study.planning.step.answer import Answer, answer
 from study.planning.step.question import ask
 from study.planning.step.words import fields, parts, refusal, rows, tables, title, verdict
-from tests.study.planning.parallel.questions import config
+from tests.study.planning.parallel.questions import CPU, config
 from train.spec.accounting.step import sheet
+from train.spec.communication.stages import micro_batches_of
 from train.spec.step_time import step_time
 
 ON = ("cluster=h200_x8_400g", "gpus=16", "precision=bf16")
@@ -69,10 +70,35 @@ def test_rows_and_fields_say_the_same() -> None:
     assert "pp 4" in title(found)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_refused_with_the_smallest_change_that_does() -> None:
     found = asked("parallel.dp_replicate=16", "cluster.gpu_memory_gb=1")
     assert not found.fits and "the largest that fits" not in verdict(found)
-    assert "GB more than the 1.00 there are" in refusal(found) and "\n" not in refusal(found)
+    assert "GB more than the 1.00 there are; no single change is enough" in refusal(found)
+    found = asked("parallel.dp_replicate=16", "cluster.gpu_memory_gb=3")
+    assert not found.fits and found.cure is not None
+    words, needed = found.cure
+    assert refusal(found).endswith(f"GB more than the 3.00 there are; {words} fits ({needed / 1e9:.2f} GB)")
+    assert needed <= 3e9 < found.needed and "\n" not in refusal(found)
+
+
+def test_a_profile_of_cpus_is_planned_as_cpus() -> None:
+    on = (f"cluster={CPU}", "parallel.dp_replicate=2", "parallel.micro_batch_sequences=2")
+    found = answer(ask(on, config))
+    question = found.question
+    sheets = {device: sheet(question.config, question.axes, device, 2) for device in ("cpu", "cuda")}
+    assert found.needed == sheets["cpu"].needed < sheets["cuda"].needed, "no CUDA context, no NCCL buffers"
+    assert "2 CPU ranks of 4 GB" in title(found) and "The fullest CPU rank needs" in verdict(found)
+    names = {name for name, _, _ in parts(found)}
+    assert "calls of operations" in names and not names & {"gaps", "waiting for launches"}
+    flops = found.time.model_flops / question.axes.size
+    assert found.time.parts["matmul"] + found.time.parts["head"] >= 0.9 * flops / 1e11, "at the profile's rate"
+    assert found.time.compute < 2 * flops / 1e11, "tiles of a GPU are not counted"
+
+
+def test_an_open_micro_batch_on_cpus_is_what_the_trainer_plans_with() -> None:
+    found = answer(ask((f"cluster={CPU}", "parallel.dp_replicate=2"), config))
+    planned = micro_batches_of(found.question.config, found.question.axes, "cpu")
+    assert found.micro == planned and "as none was given" in verdict(found)
 
 
 @pytest.mark.parametrize(

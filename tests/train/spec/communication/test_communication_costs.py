@@ -204,7 +204,7 @@ GOOD = (MEASURED / "h200_x4.yaml").read_text()
     ("old", "new", "said"),
     [
         ("kind: measured", "kind: guessed", "kind='guessed' is not allowed: choose one of measured, datasheet"),
-        ("kind: measured", "", "kind is missing"),
+        ("kind: measured", "", "kind is missing: the file may be cut off; `python -m study bench comm profile=FILE`"),
         ("  ranks: 4\n", "  ranks: 1\n", "levels[0].ranks=1 is not allowed: a multiple of the 1 within, and more"),
         ("bandwidth: 3.586e+11\n  fitted", "bandwidth: 0\n  fitted", "levels[0].bandwidth=0 is not allowed"),
         ("alpha: 3.497e-06\n", "alpha: fast\n", "levels[0].alpha='fast' is not allowed: it takes a finite number"),
