@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -96,11 +96,14 @@ def largest_micro_batch(subject: Subject) -> int:
     return even(share, low) if low else 0
 
 
-def cure(subject: Subject, size: int, largest: int) -> tuple[str, int] | None:
+def cure(
+    subject: Subject, size: int, largest: int, joined: Callable[[Axes], bool] = lambda _: True
+) -> tuple[str, int] | None:
     """Return the smallest change with which the run fits, as words to add, and what it needs then [bytes].
 
     A smaller micro-batch if one fits, else micro-batches of one sequence and the fewest further changes: those that
-    cost nothing but time to compute first, then sharding, more GPUs, the host's memory.
+    cost nothing but time to compute first, then sharding, more GPUs, the host's memory. joined: whether there can be
+    such ranks.
     """
     if largest:
         needed = memory.sheet(subject.config, subject.axes, device_of(subject.config), largest).needed
@@ -108,7 +111,7 @@ def cure(subject: Subject, size: int, largest: int) -> tuple[str, int] | None:
     one = ["parallel.micro_batch_sequences=1"] if size > 1 else []
     for change in sorted(Change.all(), key=Change.cost):
         changed = change.of(subject)
-        if changed is not None:
+        if changed is not None and joined(changed.axes):
             needed = memory.sheet(changed.config, changed.axes, device_of(changed.config), 1).needed
             if needed <= changed.memory:
                 return " ".join([*one, *change.words(changed)]), needed

@@ -83,21 +83,32 @@ def peak(found: ClusterProfile, precision: str) -> tuple[float, str]:
 
 def joins(found: ClusterProfile, ranks: int) -> bool:
     """Say whether a profile's levels join so many ranks, each domain as full as the others."""
-    try:
-        found.reaches(ranks, 1, ALL_REDUCE)
-    except ValueError:
-        return False
-    return True
+    return _reaches(found, ranks, 1)
 
 
 def groups_joined(found: ClusterProfile, axes: Axes) -> bool:
     """Say whether a profile's levels join every group of ranks that a mesh's messages go through."""
     groups = {name: getattr(axes, name) for name in ("tp", "cp", "fsdp", "dp_replicate", "pp")}
     groups |= {"tokens": axes.data * axes.cp, "world": axes.size, "ends": 2 if axes.pp > 1 else 1}
+    return all(ranks == 1 or _reaches(found, ranks, stride_of(name, axes)) for name, ranks in groups.items())
+
+
+def check_groups(found: ClusterProfile, axes: Axes) -> None:
+    """Raise ValueError, with key and nearest size that works, for an axis whose ranks a profile does not join."""
+    for name in ("tp", "cp", "fsdp", "dp_replicate", "pp"):
+        ranks, stride = getattr(axes, name), stride_of(name, axes)
+        try:
+            found.reaches(ranks, stride, ALL_REDUCE)
+        except ValueError as error:
+            key = f"parallel.{name}" if name != "fsdp" else "parallel.dp_shard x cp"
+            near = min((size for size in range(1, 2 * ranks) if _reaches(found, size, stride)),
+                       key=lambda size: (abs(size - ranks), -size))  # fmt: skip
+            raise ValueError(f"{key}={ranks}: {error}; the nearest size is {near}") from None
+
+
+def _reaches(found: ClusterProfile, ranks: int, stride: int) -> bool:
     try:
-        for name, ranks in groups.items():
-            if ranks > 1:
-                found.reaches(ranks, stride_of(name, axes), ALL_REDUCE)
+        found.reaches(ranks, stride, ALL_REDUCE)
     except ValueError:
         return False
     return True

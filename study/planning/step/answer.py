@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from study.planning.memory.question import Subject
 from study.planning.memory.sheet import cure, largest_micro_batch
+from study.planning.parallel import profiles
 from study.planning.parallel.links import fullest
 from study.planning.step.question import Question
 from train.spec.accounting import step as memory
@@ -60,4 +62,4 @@ def _cure(question: Question) -> tuple[str, int] | None:
     """Return the smallest change with which the run fits GPUs that the profile joins; None: there is none."""
     subject = Subject(question.config, question.axes, question.memory)
     size = question.config.parallel.micro_batch_sequences or 1
-    return cure(subject, size, largest_micro_batch(subject))
+    return cure(subject, size, largest_micro_batch(subject), partial(profiles.groups_joined, question.profile))

@@ -55,6 +55,7 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     run = _on_device(resolve(study.run()), found)
     profiles.check_ranks(found, gpus)
     axes = axes_of(run, gpus)
+    profiles.check_groups(found, axes)
     memory = profiles.memory(found, rest, study.cluster.gpu_memory_gb)
     chosen = run.parallel.micro_batch_sequences is None
     if chosen:

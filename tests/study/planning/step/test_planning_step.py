@@ -81,6 +81,11 @@ def test_what_does_not_fit_is_refused_with_the_smallest_change_that_does() -> No
     assert needed <= 3e9 < found.needed and "\n" not in refusal(found)
 
 
+def test_a_change_asks_for_no_more_ranks_than_the_profile_joins() -> None:
+    found = answer(ask((f"cluster={CPU}", "parallel.dp_replicate=2", "cluster.gpu_memory_gb=1"), config))
+    assert not found.fits and (found.cure is None or "gpus=" not in found.cure[0])
+
+
 def test_a_profile_of_cpus_is_planned_as_cpus() -> None:
     on = (f"cluster={CPU}", "parallel.dp_replicate=2", "parallel.micro_batch_sequences=2")
     found = answer(ask(on, config))
@@ -109,6 +114,10 @@ def test_an_open_micro_batch_on_cpus_is_what_the_trainer_plans_with() -> None:
         (
             ("cluster=h200_x8_400g", "gpus=16", "parallel.dp_shard=4", "parallel.dp_replicate=1"),
             "gpus=16: .*the nearest is gpus=4",
+        ),
+        (
+            ("cluster=h200_x8_400g", "gpus=24", "parallel.dp_shard=12", "parallel.dp_replicate=2"),
+            "parallel.dp_shard x cp=12: .* a group of 12 ranks 1 apart .*; the nearest size is 16",
         ),
         (("cluster=h200_x8_400g", "slowest=0.5"), "slowest=0.5 is not allowed"),
         (("cluster=h200_x8_400g", "slowest=late"), "slowest=late is not allowed"),
