@@ -24,7 +24,7 @@ def replicate(module: Transformer, mesh: Mesh, device: torch.device, bucket_mib:
         module,
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
-        bucket_cap_mb=bucket_mib,  # type: ignore[arg-type]  # torch multiplies it before it rounds
+        bucket_cap_mb=bucket_mib,  # torch multiplies it before it rounds: a fraction is welcome
         gradient_as_bucket_view=True,
         # Without it torch rebuilds the buckets after a process's first step. Sums over more than two ranks are then
         # taken in another order, and a resumed run would not be the uninterrupted one bit for bit. Its price is a

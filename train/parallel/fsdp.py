@@ -86,7 +86,7 @@ def _last_micro(module: FSDPModule, zero: int, copies_late: bool) -> Any:
 
 def _gather_ahead(blocks: Sequence[nn.Module], depth: int) -> None:
     """Let every block gather the weights of the `depth` blocks that come next, forward and backward."""
-    sharded = [block for block in blocks if isinstance(block, FSDPModule)]
+    sharded: list[FSDPModule] = [block for block in blocks if isinstance(block, FSDPModule)]
     for place, block in enumerate(sharded):
         block.set_modules_to_forward_prefetch(sharded[place + 1 : place + 1 + depth])
         block.set_modules_to_backward_prefetch(sharded[max(0, place - depth) : place][::-1])
