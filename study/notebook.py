@@ -106,6 +106,11 @@ def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:
         Its name, or its folder.
     runs : str or Path
         The folder of the studies.
+
+    Examples
+    --------
+    >>> import study
+    >>> study.points("isoflop").groupby("state").size()  # doctest: +SKIP
     """
     from study.records.settings import find_study
 

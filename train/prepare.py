@@ -23,8 +23,8 @@ _LINE_SECONDS = 0.1
 _LOG_SECONDS = 30.0
 _KINDS_SHOWN = 20
 NAMELESS = (
-    "name what is to be prepared: --config FILE (conf/data/bytes.yaml is the text that every machine has), or "
-    "--set data.source=/folder data.name=NAME"
+    "name what is to be prepared: --config FILE (in a checkout, conf/data/bytes.yaml is text that every machine has), "
+    "or --set data.source=/folder data.name=NAME"
 )
 
 

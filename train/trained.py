@@ -145,6 +145,12 @@ def load_checkpoint(run: str | Path, step: int | None = None, device: str = "cpu
     ------
     ValueError
         There is no such run, or it has no such checkpoint.
+
+    Examples
+    --------
+    >>> import train
+    >>> model = train.load_checkpoint("runs/isoflop/KEY")  # doctest: +SKIP
+    >>> model.sample("def main(", tokens=100, temperature=0.8, top_k=50)  # doctest: +SKIP
     """
     place = Path(run)
     if not (place / "config.yaml").is_file():

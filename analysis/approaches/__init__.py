@@ -1,4 +1,4 @@
-"""Hoffmann's three approaches, and their like.
+"""The three approaches of Hoffmann et al. 2022, and related ones.
 
 `side_by_side` is imported when it is first used: importing this package costs nothing.
 """

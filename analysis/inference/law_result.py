@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LawFit(InferredLaw):
-    """A fitted law. Constants and quantities that follow from them go by name; see `fit_law` for how it was made."""
+    """A fitted law. Constants and quantities that follow from them go by name; see `fit_law` for how it was made.
+
+    `params` are the estimates, `conf_int()` their intervals, `predict(inputs)` losses, `summary()` a table, `check()`
+    the findings; `plot_residuals`, `plot_profile`, `plot_fit` and `plot_draws` return axes.
+    """
 
     def __repr__(self) -> str:
         """Return the law with its constants in one line; `summary()` says more."""

@@ -1,1 +1,1 @@
-"""What to train."""
+"""What to train with a budget, and which runs to do next."""

@@ -1,1 +1,1 @@
-"""SwiGLU, and the feed-forward layer that keeps little of it."""
+"""SwiGLU, and a feed-forward layer that keeps few activations."""

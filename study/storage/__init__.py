@@ -1,1 +1,1 @@
-"""Files on the shared disk: where everything lies, atomic writes, locks, logs, taking secrets out."""
+"""Files on the shared disk: where everything lies, atomic writes, locks, logs, removing secrets."""

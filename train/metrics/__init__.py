@@ -1,1 +1,1 @@
-"""What a run writes down of itself: losses, speed, times, profiles, its outcome."""
+"""What a run records: losses, speed, times, profiles, its outcome."""
