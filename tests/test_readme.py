@@ -227,12 +227,12 @@ def test_links_are_measured(checkout: Path) -> None:
 
 
 def test_what_the_playbook_tunes_is_a_sweep(checkout: Path) -> None:
-    rates = run(block("study.name=lr-wide"), checkout)
-    assert "Study lr: 10 points" in rates
-    assert "Study lr-wide: 4 points" in rates
-    assert "Study batch: 9 points" in run(block("study.name=batch"), checkout)
-    assert "Study schedule: 6 points" in run(block("study.name=schedule"), checkout)
-    assert "Study length: 3 points" in run(block("study.name=length"), checkout)
+    assert "Study rates: 40 points" in run(block("study.name=rates"), checkout)
+    assert "Study batches: 18 points" in run(block("study.name=batches"), checkout)
+    assert "Study warmups: 18 points" in run(block("study.name=warmups"), checkout)
+    assert "Study decays: 12 points" in run(block("study.name=decays"), checkout)
+    assert "Study clips: 9 points" in run(block("study.name=clips"), checkout)
+    assert run(block("study.name=lengths"), checkout).count("Study lengths: 3 points") == 3
 
 
 def test_one_run_is_trained_cooled_down_and_exported(checkout: Path) -> None:
