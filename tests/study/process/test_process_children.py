@@ -12,7 +12,7 @@ import pytest
 from study.executors import load
 from study.executors.base import RankInfo
 from study.job.rendezvous import first_free, rendezvous
-from study.process.ports import FIRST_PORT, PORTS
+from study.process.ports import FIRST_PORT, PORTS, meeting_port
 from tests.study.support.studies import environment, wait_until
 
 
@@ -59,4 +59,6 @@ def test_ports_come_from_the_job_and_avoid_those_in_use() -> None:
         first_free(0, lambda port: False)
     one, other = rendezvous(RankInfo("slurm", "12_3"), "10.0.0.1"), rendezvous(RankInfo("slurm", "12_4"), "10.0.0.1")
     assert one[0] == "10.0.0.1"
+    found = [meeting_port() for _ in range(5)]
+    assert all(FIRST_PORT <= port < FIRST_PORT + PORTS for port in found) and len(set(found)) > 1
     assert one[1] != other[1]
