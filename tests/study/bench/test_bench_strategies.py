@@ -83,6 +83,16 @@ def test_bucket_sizes_and_depths_are_compared_as_strategies_of_their_own() -> No
     assert counts["ddp_0.05mib"] > counts["ddp_25mib"] and counts["zero2"] == counts["zero2_ahead2"]
 
 
+def test_messages_are_as_many_as_recorded_traces_have() -> None:
+    """benchmarks/results/strategies_gloo.txt: 7, 15, 9, 6, 18 and 23 in the traces, one of each between steps."""
+    counts = {}
+    for words in (["strategies=ddp,fsdp1,fsdp2"], ["strategies=ddp", "buckets=1,5,25"]):
+        asked = asked_of(words, 0, composed)
+        for one in asked.strategies:
+            counts[one.name] = sum(m.count for m in step_messages(asked.config(one), asked.axes(one), 0, "cpu"))
+    assert counts == {"ddp": 6, "fsdp1": 17, "fsdp2": 22, "ddp_1mib": 14, "ddp_5mib": 8, "ddp_25mib": 5}
+
+
 def test_gpus_are_taken_where_there_are_two() -> None:
     found = asked_of(["model=1b", "precision=bf16"], 4, composed)
     assert (found.backend, found.ranks, found.device, found.base.runtime.device) == ("nccl", 4, "cuda", "cuda")

@@ -246,6 +246,16 @@ def test_stage_3_gathers_a_block_at_a_time() -> None:
     assert found.margin == round(0.08 * found.peak.total)
 
 
+def test_blocks_that_are_gathered_ahead_are_there_as_well() -> None:
+    layout = ParallelConfig(micro_batch_sequences=4, dp_replicate=1, dp_shard=8, fsdp_prefetch=2)
+    config = run(tokens=32 * LENGTH, parallel=layout, precision=PrecisionConfig(name="bf16"))
+    found, part = sheet(config, Axes(dp_shard=8)), held.part_of(config, Axes(dp_shard=8), 0)
+    blocks = [
+        parts(found, f"backward of block {left}")["gathered"] / (2 * part.block.gathered) for left in (4, 3, 2, 1)
+    ]
+    assert blocks == [3, 3, 2, 2], "two more, as long as there are two before it; then an end's weight"
+
+
 @pytest.mark.parametrize(("policy", "full"), [("full", 4), ("every", 2), ("budget", 4)])
 def test_checkpointed_blocks_keep_their_input_and_are_made_again(policy: str, full: int) -> None:
     config = run(memory=MemoryConfig(checkpointing=policy))
