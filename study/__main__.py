@@ -10,10 +10,24 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import NoReturn
 
 from study import __version__
 from study import text as terminal
 from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
+from train.spec.command_line import Parser
+
+
+class _WordsError(Exception):
+    """Words of a command line that are not those of its command."""
+
+
+class _Parser(Parser):
+    """A parser that leaves it to its caller to say what is wrong, to people or to a script."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong."""
+        raise _WordsError(self.said(message))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,14 +59,17 @@ def _run(given: Sequence[str]) -> int:
         print(f"study: unknown command {name!r}: {hint}", file=sys.stderr)
         return 2
     command: Command = importlib.import_module(f"study.commands.{name.replace('-', '_')}")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"python -m study {name}",
         description="\n".join(textwrap.wrap(COMMANDS[name], 78)),
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
-    options = parser.parse_intermixed_args(given[1:])
+    try:
+        options = parser.parse_intermixed_args(given[1:])
+    except _WordsError as error:
+        return _refused(name, str(error), argparse.Namespace(json="--json" in given))
     try:
         code = command.run(options)
         sys.stdout.flush()

@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train.spec.command_line import Parser
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.interrupts import WRONG, guarded
@@ -95,7 +96,7 @@ def _with(mapping: dict[str, Any], assignments: list[str]) -> RunConfig:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m train.branch", description=(__doc__ or "").split("\n")[0])
+    parser = Parser(prog="python -m train.branch", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--parent", type=Path, required=True, metavar="RUN", help="folder of the run to branch from")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the new run")
     parser.add_argument("--before-step", type=int, metavar="N", help="use a checkpoint of a step before this one")

@@ -6,7 +6,6 @@ rank writes what it found as JSON.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from train.runtime.distributed import World, join, leave, world_of
+from train.spec.command_line import Parser
 
 MESSAGE_BYTES = 16 * 2**20
 REPEATS = 5
@@ -25,7 +25,7 @@ SECONDS = 120.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code: 1 where ranks did not add up right."""
-    parser = argparse.ArgumentParser(prog="python -m train.check_ranks", description=(__doc__ or "").split("\n")[0])
+    parser = Parser(prog="python -m train.check_ranks", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the first rank writes JSON")
     options = parser.parse_args(arguments)
     world = world_of()

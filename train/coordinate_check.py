@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from train.spec.command_line import Parser
 from train.spec.config import ModelConfig, OptimConfig
 from train.spec.counts import head_dim
 from train.spec.interrupts import guarded
@@ -52,9 +53,7 @@ def _write(path: Path, scales: Sequence[Scale], found: Mapping[str, float]) -> N
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m train.coordinate_check", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = Parser(prog="python -m train.coordinate_check", description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--widths", type=_widths, default=[64, 128, 256], help="widths; the smallest is the base width: 64,128"
     )

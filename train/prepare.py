@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from train.spec.command_line import Parser
 from train.spec.config import DataConfig
 from train.spec.corpus_files import verify
 from train.spec.from_mapping import read, unknown_key
@@ -230,7 +231,7 @@ def pace(share: float, first: float, seconds: float, size: int) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m train.prepare", description=(__doc__ or "").split("\n")[0])
+    parser = Parser(prog="python -m train.prepare", description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--config", metavar="FILE", help="a run's config.yaml, any YAML with `data:`, or conf/data/*.yaml"
     )

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from train.spec.command_line import Parser
 from train.spec.config import RunConfig
 from train.spec.interrupts import WRONG, guarded
 from train.spec.schedule import batch_sequences
@@ -128,7 +129,7 @@ def describe(config: RunConfig, step: int, first: int, count: int, shown: int) -
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m train.provenance", description=(__doc__ or "").split("\n")[0])
+    parser = Parser(prog="python -m train.provenance", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")
     parser.add_argument("--step", type=int, required=True, help="number of the step")
     parser.add_argument(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from train.runtime.console import say, warn
 from train.runtime.files import check_writable
 from train.runtime.signals import StopFlag
+from train.spec.command_line import Parser
 from train.spec.config import RunConfig
 from train.spec.deprecated import complaints
 from train.spec.device_choices import Gpu, advice, choose, in_words
@@ -66,7 +67,7 @@ def main(arguments: list[str] | None = None, flag: StopFlag | None = None, start
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m train.run",
         description="Train one run to its token budget. Checkpoints, metrics.jsonl and outcome.json are written "
         "to the folder of the config. If started again, it resumes from its newest checkpoint.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from analysis.inference.fit_law import fit_law
 from analysis.inputs.dataset import Rows
 from analysis.laws import registry
 from analysis.text import numbers
-from analysis.values.blocks import Interval, PowerLaw, Valley
+from analysis.values.blocks import STATUS, Interval, PowerLaw, Valley
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,9 +116,9 @@ def _isoflop(table: Rows, method: str, budget: float, judged: Sequence[Valley]) 
 def _with_minimum(table: Rows, judged: Sequence[Valley]) -> Rows:
     """Return the rows of budgets whose valley has a minimum; ValueError says why the others are left out."""
     good = [v.flops_budget for v in judged if v.status == "minimum"]
-    left = [f"{v.flops_budget:.3g} {v.status}" for v in judged if v.status != "minimum"]
+    left = Counter(v.status for v in judged if v.status != "minimum")
     if len(good) < FEWEST_MINIMA:
-        why = f" ({', '.join(left[:4])}{', ...' if len(left) > 4 else ''})" if left else ""
+        why = f" ({', '.join(f'{n} {STATUS[status]}' for status, n in left.most_common())})" if left else ""
         raise ValueError(
             f"{numbers.counted(len(good), 'budget')} with a best size inside the sizes swept{why}: three are needed to "
             "see whether a power law holds"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from analysis.text import numbers
 from analysis.values.blocks import Block, PowerLaw
 from analysis.values.study_result import Growth, PathPoint, Proposal, Recommendation
 
@@ -31,8 +32,11 @@ def path(propose: Proposer, low: float, high: float, samples: int = SAMPLES) -> 
 
 
 def by_exponents(plan: Recommendation, block: Block) -> dict[str, Growth]:
-    """Return the growth by a law that has the exponents a of N* and b of D*; empty where it has none."""
-    known = {**block.params, **block.derived}
+    """Return the growth by a law that derives the exponents a of N* and b of D*; empty where it does not.
+
+    Constants that a form itself calls a and b, as Gadre et al.'s coefficients, are no such exponents.
+    """
+    known = block.derived
     if not {"a", "b"} <= known.keys():
         return {}
     made = {}
@@ -56,13 +60,13 @@ def by_power_laws(plan: Recommendation, laws: Mapping[str, PowerLaw]) -> dict[st
 
 
 def by_slope(plan: Recommendation, points: tuple[PathPoint, ...]) -> dict[str, Growth]:
-    """Return the growth over the last stretch of the path, of laws whose exponent changes with the budget."""
+    """Return the growth over the last stretch of the path, of laws that give no exponent in closed form."""
     near = [p for p in points if p.flops < plan.budget_flops / 1.5]
     if not near:
         return {}
     last = near[-1]
     far = math.log(plan.budget_flops / last.flops)
-    reason = f"the exponent of this form changes with the budget: it is that from {last.flops:.2g} FLOPs on"
+    reason = f"it is the slope of this law's path from {numbers.flops(last.flops)} on"
     return {
         name: Growth(
             float(getattr(plan, name)), math.log(getattr(plan, name) / getattr(last, name)) / far, plan.budget_flops,

@@ -141,7 +141,8 @@ def _optimum(
     at = -slope / (2 * curve)
     size = at + float(budget.params.mean())
     if not low < size < high:
-        return (*lost, "edge", f"the minimum lies outside the sizes, at {np.exp(size):.3g} parameters")
+        place = numbers.count(float(np.exp(size)))
+        return (*lost, "edge", f"the minimum lies outside the sizes, at {place} parameters")
     tokens = float(np.interp(size, budget.params, budget.tokens))
     return size, tokens, level + slope * at + curve * at * at, "minimum", ""
 

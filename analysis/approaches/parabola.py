@@ -10,6 +10,7 @@ import numpy as np
 from analysis.approaches.valley_options import WINDOW
 from analysis.estimation import ties
 from analysis.inputs.dataset import Array, Index, Mask, Rows
+from analysis.text import numbers
 from analysis.values.blocks import Interval
 
 
@@ -110,7 +111,8 @@ def status_of(p: Parabola, noise: float) -> tuple[str, str]:
     at = -slope / (2 * curve)
     if not low < at < high:
         side, size = ("smallest", low) if at <= low else ("largest", high)
-        return "edge", f"the minimum lies beyond the {side} size swept, {np.exp(size + p.center):.3g} parameters"
+        end = numbers.count(float(np.exp(size + p.center)))
+        return "edge", f"the minimum lies beyond the {side} size swept, {end} parameters"
     lowest = level + 0.5 * slope * at
     if lowest <= 0:
         return "negative", f"the parabola falls to a loss of {lowest:.2g} where no size was swept"

@@ -35,17 +35,17 @@ def of_budgets(valleys: Sequence[Valley]) -> list[Check]:
     for status, (code, advice) in LEFT_OUT.items():
         bad = [v for v in valleys if v.status == status]
         if len(bad) > 3:
-            labels = ", ".join(f"{v.flops_budget:.3g}" for v in bad[:3])
+            labels = ", ".join(numbers.scientific(v.flops_budget, 3) for v in bad[:3])
             text = f"{len(bad)} budgets are left out ({labels}, ... FLOPs); the first: {bad[0].reason}"
             out.append(finding(code, text, advice))
         else:
-            texts = [f"budget {v.flops_budget:.3g} FLOPs is left out: {v.reason}" for v in bad]
+            texts = [f"budget {numbers.flops(v.flops_budget, 3)} is left out: {v.reason}" for v in bad]
             out += [finding(code, text, advice) for text in texts]
     minima = [v for v in valleys if v.status == "minimum"]
     out += scatter.few(len(minima))
     off = [v for v in minima if abs(_place(v)) > 0.7]
     if off:
-        labels = ", ".join(f"{v.flops_budget:.3g}" for v in off)
+        labels = ", ".join(numbers.scientific(v.flops_budget, 3) for v in off)
         text = f"the minimum lies near the edge of the sizes at {labels} FLOPs"
         out.append(finding("off_center", text, "centre the sizes on the minimum: off-centre parabolas are biased"))
     return [*out, *_drift(minima)]
@@ -63,7 +63,7 @@ def outside_window(rows: Rows, valleys: Sequence[Valley], window: float = WINDOW
 
 def flat_kept(minima: Sequence[Parabola], noise: float) -> list[Check]:
     """Return the valleys that count though they are flat."""
-    labels = [f"{p.flops_budget:.3g}" for p in minima if p.is_flat(noise)]
+    labels = [numbers.scientific(p.flops_budget, 3) for p in minima if p.is_flat(noise)]
     if not labels:
         return []
     named = ", ".join(labels[:4]) + (", ..." if len(labels) > 4 else "")
@@ -80,7 +80,10 @@ def of_draws(flops: Array, drawn: Array, found: Sequence[Scatter]) -> list[Check
     out, lost = [], np.isnan(drawn[..., 0]).mean(axis=0)
     bad = lost > MANY_UNDEFINED
     if bad.any():
-        shares = ", ".join(f"{numbers.percent(s)} at {c:.3g} FLOPs" for s, c in zip(lost[bad], flops[bad], strict=True))
+        shares = ", ".join(
+            f"{numbers.percent(float(s))} at {numbers.flops(float(c), 3)}"
+            for s, c in zip(lost[bad], flops[bad], strict=True)
+        )
         advice = "from 5 % on there is no interval: widen the sizes of these budgets or add seeds"
         out.append(finding("undefined_draws", f"resampled valleys without a minimum: {shares}", advice))
     if found:

@@ -13,6 +13,7 @@ from analysis.inference.fit_law import fit_law
 from analysis.inference.intervals import METHODS
 from analysis.laws.base import Array, Form
 from analysis.laws.registry import named
+from analysis.text import numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,10 +116,15 @@ def _choices(
     if "flops" in table:
         for share in CUTS:
             cut = float(np.quantile(table["flops"], share))
-            yield "compute range", f"up to {cut:.2g} FLOPs", _take(table, np.flatnonzero(table["flops"] <= cut)), {}
+            yield (
+                "compute range",
+                f"up to {numbers.flops(cut)}",
+                _take(table, np.flatnonzero(table["flops"] <= cut)),
+                {},
+            )
         for share in CUTS[:2]:
             cut = float(np.quantile(table["flops"], share))
-            yield "compute range", f"from {cut:.2g} FLOPs", _take(table, np.flatnonzero(table["flops"] > cut)), {}
+            yield "compute range", f"from {numbers.flops(cut)}", _take(table, np.flatnonzero(table["flops"] > cut)), {}
 
 
 def _selections(table: Mapping[str, Array], form: Form) -> list[tuple[str, NDArray[np.int64]]]:

@@ -243,8 +243,8 @@ def _setting(
     low = float(rows.flops.min())
     if largest < low / 30:
         raise ValueError(
-            f"no candidate fits into {largest:.3g} FLOPs, less than a thirtieth of the smallest run ({low:.3g}): "
-            "give a larger budget= or largest="
+            f"no candidate fits into {numbers.flops(largest, 3)}, less than a thirtieth of the smallest run "
+            f"({numbers.scientific(low, 3)}): give a larger budget= or largest="
         )
     levels = np.geomspace(min(low, largest / 2), largest, candidates.LEVELS)
     best = np.array([_best(on, price, float(level), sizes) for level in levels])
@@ -257,9 +257,9 @@ def _setting(
     every = candidates.cross(offered, price, levels, best, limits)
     if not len(every):
         raise ValueError(
-            f"no size that can be built comes within {candidates.FACTOR:g} times of the best at up to {largest:.3g} "
-            f"FLOPs, at {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter: give another largest=, budget= or "
-            "ratios="
+            f"no size that can be built comes within {candidates.FACTOR:g} times of the best at up to "
+            f"{numbers.flops(largest, 3)}, at {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter: give another "
+            "largest=, budget= or ratios="
         )
     four = np.geomspace(max(low, largest / 300), largest, 5)
     middles = np.array([_best(on, price, float(level), sizes) for level in four])

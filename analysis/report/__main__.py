@@ -17,6 +17,7 @@ USAGE = """usage: python -m analysis.report fit=reports/STUDY/fit.json [out=repo
   figures  formats of the figures: svg, pdf, png, or some of them (default: all three); their data as csv too
   size     of the figures' files: screen, or in print column (3.35 inches wide) or page (7 inches wide)"""
 PATHS = ("fit", "out", "runs")
+KINDS = {"figures": "format of figures", "size": "size"}
 CHOICES = {"figures": ("svg", "pdf", "png"), "size": ("screen", "column", "page")}
 
 
@@ -33,7 +34,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"{argument!r} is not one of {allowed}{hint}")
         given[key] = Path(value) if key in PATHS else _chosen(key, value)
     if "fit" not in given:
-        raise ValueError("fit=PATH is missing")
+        raise ValueError("fit= is missing: the fit.json that python -m analysis.fit wrote (--help lists the keys)")
     return given
 
 
@@ -42,7 +43,7 @@ def _chosen(key: str, text: str) -> Any:
     named = text.split(",") if key == "figures" else [text]
     bad = [name for name in named if name not in CHOICES[key]]
     if bad:
-        raise ValueError(f"{key}={text}: {bad[0]!r} is not allowed; use {', '.join(CHOICES[key])}")
+        raise ValueError(f"{key}={text}: {bad[0]!r} is no {KINDS[key]}: use {', '.join(CHOICES[key])}")
     return tuple(kind for kind in CHOICES[key] if kind in named) if key == "figures" else text
 
 
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         given = parse(arguments)
     except ValueError as error:
-        print(f"analysis.report: {error}\n\n{USAGE}", file=sys.stderr)
+        print(f"analysis.report: {error}", file=sys.stderr)
         return 2
     from analysis.report.write import write
 

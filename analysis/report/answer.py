@@ -27,9 +27,9 @@ def lead(fit: Fit) -> Html:
         "With ",
         tag("b", numbers.flops(plan.budget_flops)),
         f", {numbers.factor(plan.extrapolation_factor)} the largest run, train ",
-        tag("b", f"{numbers.count(plan.params)} parameters"),
+        tag("b", f"{numbers.amount(plan.params)} parameters"),
         " on ",
-        tag("b", f"{numbers.count(plan.tokens)} tokens"),
+        tag("b", f"{numbers.amount(plan.tokens)} tokens"),
     )
     if numbers.finite(plan.loss) is None:
         return tag("p", sentence, ".", class_="lead")
@@ -42,8 +42,8 @@ def tiles(fit: Fit) -> Html:
     parts = []
     if plan is not None:
         parts = [
-            _quantity(fit, plan, "params", numbers.labelled("parameters N", fit.kinds.params), numbers.count),
-            _quantity(fit, plan, "tokens", "training tokens D", numbers.count),
+            _quantity(fit, plan, "params", numbers.labelled("parameters N", fit.kinds.params), numbers.amount),
+            _quantity(fit, plan, "tokens", "training tokens D", numbers.amount),
             _quantity(fit, plan, "tokens_per_param", "tokens per parameter", lambda x: numbers.number(x, 2)),
             _quantity(fit, plan, "loss", f"expected loss, {fit.kinds.loss}", loss),
         ]
@@ -178,17 +178,17 @@ def _plain_words(fit: Fit) -> Html:
     return join(
         f"In words: ten times the compute is best spent on a model {numbers.factor(10**n.exponent)} larger, trained on "
         f"{numbers.factor(10**d.exponent)} the tokens. The optimal size grows as C",
-        tag("sup", numbers.number(n.exponent, 2)),
+        tag("sup", numbers.number(n.exponent)),
         _between(n),
         ", the tokens as C",
-        tag("sup", numbers.number(d.exponent, 2)),
-        _between(d),
+        tag("sup", numbers.number(d.exponent)),
+        "" if d.reason and d.reason == n.reason else _between(d),
         f", by {sentences.by(to_json(plan))}.",
     )
 
 
 def _between(growth: Growth) -> str:
-    text = numbers.interval(growth.interval, lambda x: numbers.number(x, 2))
+    text = numbers.interval(growth.interval)
     if text != numbers.MISSING:
         return f" ({text})"
     return f" (no interval: {growth.reason})" if growth.reason else " (no interval)"

@@ -9,10 +9,9 @@ from analysis.report import formula, sentences, terminal
 from analysis.report.alone import is_alone
 from analysis.report.answer import loss
 from analysis.report.figures.data import Row
-from analysis.report.figures.valleys import STATUS
 from analysis.report.html import Html, join, table, tag
 from analysis.text import numbers
-from analysis.values.blocks import Block, Check, Optimizer
+from analysis.values.blocks import STATUS, Block, Check, Optimizer
 from analysis.values.findings import LEVELS
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit
@@ -34,8 +33,8 @@ def approaches(fit: Fit) -> Html:
         chosen = tag("div", "(recommended)", class_="range word") if name == plan.approach else ""
         cells: list[str] = [join(name, " ", chosen) if chosen else name]
         for value, bounds, show in (
-            (p.params, p.intervals.get("params"), numbers.count),
-            (p.tokens, p.intervals.get("tokens"), numbers.count),
+            (p.params, p.intervals.get("params"), numbers.amount),
+            (p.tokens, p.intervals.get("tokens"), numbers.amount),
             (p.loss, p.intervals.get("loss"), loss),
         ):
             known = numbers.interval(bounds, show)
@@ -102,9 +101,10 @@ def ways(fit: Fit) -> Html:
         if line.get("params") is None:
             remarks.append(tag("li", f"{line.get('approach')}: ", tag("span", str(line.get("reason")), class_="quiet")))
             continue
-        shown, bounds = numbers.estimate(line["a"], (line.get("a_low"), line.get("a_high")))
-        sizes = [numbers.count(line.get("params")), numbers.count(line.get("tokens"))]
-        body.append([str(line["approach"]), shown, bounds, numbers.number(line.get("b")), *sizes])
+        bounds = numbers.interval((line.get("a_low"), line.get("a_high")))
+        sizes = [numbers.amount(line.get("params")), numbers.amount(line.get("tokens"))]
+        exponents = [numbers.number(line["a"]), bounds, numbers.number(line.get("b"))]
+        body.append([str(line["approach"]), *exponents, *sizes])
         if line.get("note"):
             remarks.append(tag("li", f"{line['approach']}: ", tag("span", str(line["note"]), class_="quiet")))
     if not body and not remarks:
@@ -119,23 +119,26 @@ def ways(fit: Fit) -> Html:
 def _further(fit: Fit, there: set[str]) -> list[list[str]]:
     """Return rows of the approaches that can be recommended, those left out that stand there by another name."""
     rows = []
-    known = {"surface"} if "3 surface" in there else set()
+    named = {"surface"} if "3 surface" in there else set()
     for name, plan in (fit.recommendation.by_approach if fit.recommendation is not None else {}).items():
-        if name in there | known:
+        if name in there | named:
             continue
         block: Block | None = getattr(fit.fits, name, None)
-        grown = {n: _growth(block, n) for n in ("a", "b")}
-        shown, bounds = numbers.estimate(grown["a"], block.intervals.get("a") if block is not None else None)
-        sizes = [numbers.count(plan.params), numbers.count(plan.tokens)]
-        rows.append([name, shown, bounds, numbers.number(grown["b"]), *sizes])
+        grown = {n: _growth(block, n, name in ("surface", "law")) for n in ("a", "b")}
+        known = numbers.interval(block.intervals.get("a") if block is not None and grown["a"] is not None else None)
+        sizes = [numbers.amount(plan.params), numbers.amount(plan.tokens)]
+        rows.append([name, numbers.number(grown["a"]), known, numbers.number(grown["b"]), *sizes])
     return rows
 
 
-def _growth(block: Block | None, name: str) -> float | None:
-    """Return an exponent of N* or D* where this block has one that is identified."""
+def _growth(block: Block | None, name: str, of_loss: bool) -> float | None:
+    """Return an exponent of N* or D* where this block has one that is identified.
+
+    What a law of the loss calls a and b itself, as Gadre et al. their coefficients, are no exponents of N* and D*.
+    """
     if block is None or (name in block.identified and not block.identified[name].identified):
         return None
-    return block.derived.get(name, block.params.get(name))
+    return block.derived.get(name) if of_loss else block.derived.get(name, block.params.get(name))
 
 
 def sensitivity(fit: Fit) -> Html:
@@ -144,8 +147,8 @@ def sensitivity(fit: Fit) -> Html:
         return tag("p", "No table was made: it needs a surface (and sensitivity=yes).")
     body = []
     for line in fit.sensitivity:
-        shown, bounds = numbers.estimate(line.value, None if line.low is None else (line.low, line.high))
-        body.append([line.choice, line.option, shown, bounds, str(line.rows)])
+        bounds = numbers.interval(None if line.low is None else (line.low, line.high))
+        body.append([line.choice, line.option, numbers.number(line.value), bounds, str(line.rows)])
     head = ["choice", "option", f"exponent {fit.sensitivity[0].quantity}", "interval", "runs"]
     return table(head, body, ["", "", "number", "nowrap", "number"], "sensitivity")
 
@@ -166,7 +169,7 @@ def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
             parts.append(tag("p", f"… and {len(body) - MOST_ROWS} more: see runs.csv.", class_="quiet"))
     left = [v for v in fit.fits.valleys.valleys if v.status != "minimum"]
     if left:
-        body = [[numbers.flops(v.flops_budget), STATUS.get(v.status, v.status), v.reason] for v in left]
+        body = [[numbers.flops(v.flops_budget, 3), STATUS.get(v.status, v.status), v.reason] for v in left]
         parts.append(tag("h3", "Budgets without a usable minimum"))
         grid = table(["budget", "why", "in full"], body, ["nowrap", "nowrap", ""], "budgets left out")
         parts.append(grid if len(body) <= FEW else tag("details", tag("summary", f"Show all {len(body)}"), grid))
@@ -199,7 +202,7 @@ def method(fit: Fit) -> Html:
     items: list[tuple[str, str]] = [
         ("form", formula.prose(fit.form)),
         ("loss function", fit.loss_function),
-        ("objective", numbers.number(fit.objective, 6)),
+        ("objective", numbers.number(fit.objective, 4)),
         ("optimizer", _optimizer(fit.optimizer or fit.fits.surface.optimizer)),
         *((name, formula.prose(f"{b.form}; {b.loss_function}")) for name, b in beside if b.form),
         ("intervals", f"{numbers.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
@@ -209,7 +212,7 @@ def method(fit: Fit) -> Html:
         ("compute", _rule(fit)),
         ("loss", fit.kinds.loss),
         ("data", f"{fit.kinds.tokens}{', tokenizer ' + fit.kinds.tokenizer if fit.kinds.tokenizer else ''}"),
-        ("fitted", fit.created),
+        ("fitted", numbers.moment(fit.created)),
     ]
     parts = [part for name, text in items for part in (tag("dt", name), tag("dd", text or numbers.MISSING))]
     return tag("dl", *parts, class_="method")
@@ -223,11 +226,11 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
         known = f", {limit}" if limit else ""
         why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", formula.prose(_sentence(found.reason)))
         return [title, formula.symbol(name), tag("span", numbers.number(value), class_="quiet"), why]
-    shown, bounds = numbers.estimate(value, block.intervals.get(name))
+    bounds = numbers.interval(block.intervals.get(name))
     return [
         title,
         formula.symbol(name),
-        shown,
+        numbers.number(value),
         f"no interval: {_why(fit, name)}" if bounds == numbers.MISSING else bounds,
     ]
 
@@ -268,13 +271,13 @@ def _run(row: Row) -> list[str]:
     state = "" if row.used else (row.drop_code or row.state or "not used").replace("_", " ")
     return [
         join(tag("code", row.key), tag("span", f" {state}", class_="unknown") if state else ""),
-        numbers.scientific(row.budget if math.isfinite(row.budget) else row.flops),
-        numbers.count(row.params),
-        numbers.count(row.tokens),
+        numbers.scientific(row.budget if math.isfinite(row.budget) else row.flops, 3),
+        numbers.amount(row.params),
+        numbers.amount(row.tokens),
         numbers.number(ratio, 2 if ratio < 100 else 3),
         loss(row.loss),
         loss(row.predicted),
-        numbers.MISSING if math.isnan(row.error) else f"{100 * row.error:+.2f} %".replace("-", "−"),
+        numbers.signed(row.error),
     ]
 
 
@@ -284,7 +287,7 @@ def _extras(rows: Sequence[Row]) -> tuple[list[str], dict[str, Callable[[Row], s
         "bits/byte": lambda row: numbers.number(_float(row.extra.get("bits_per_byte")), 4),
         "width × layers": _shape,
         "peak LR": lambda row: numbers.number(_float(row.extra.get("lr")), 2),
-        "batch": lambda row: numbers.count(_float(row.extra.get("batch_tokens"))),
+        "batch [tokens]": lambda row: _whole(_float(row.extra.get("batch_tokens"))),
         "seed": lambda row: _integer(row.extra.get("seed", "")) or numbers.MISSING,
     }
     shared, extra = [], {}
@@ -311,6 +314,11 @@ def _float(text: str | None) -> float | None:
         return float(text or "")
     except ValueError:
         return None
+
+
+def _whole(value: float | None) -> str:
+    """Return a count that was set, not measured, as it was set where it is short: 2048."""
+    return f"{value:.0f}" if value is not None and value.is_integer() and value < 1e5 else numbers.count(value)
 
 
 def _integer(text: str) -> str:

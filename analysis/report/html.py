@@ -1,9 +1,13 @@
-"""HTML from Python values: every text is escaped, every element is closed, nothing else is possible."""
+"""HTML from Python values: every text is typeset and escaped, every element is closed, nothing else is possible."""
 
 from __future__ import annotations
 
 from html import escape
 
+from analysis.text import numbers
+
+TYPED = frozenset({"code", "style", "title"})
+"""Elements whose text is taken as it is; all other text is typeset (:func:`analysis.text.numbers.typeset`)."""
 VOID = frozenset({"meta", "link", "br", "hr", "img", "col"})
 
 
@@ -14,7 +18,7 @@ class Html(str):
 
 
 def tag(name: str, /, *children: str, **attributes: str | None) -> Html:
-    """Return an element; children that are not Html are escaped, attributes that are None are left out.
+    """Return an element; children that are not Html are typeset and escaped, attributes that are None are left out.
 
     A trailing underscore of an attribute's name is dropped (`class_`), others become hyphens (`aria_label`).
     """
@@ -26,12 +30,17 @@ def tag(name: str, /, *children: str, **attributes: str | None) -> Html:
     if name in VOID:
         assert not children, f"<{name}> has no content"
         return Html(f"<{name}{shown}>")
-    return Html(f"<{name}{shown}>{join(*children)}</{name}>")
+    inner = "".join(map(_escaped, children)) if name in TYPED else join(*children)
+    return Html(f"<{name}{shown}>{inner}</{name}>")
 
 
 def join(*parts: str) -> Html:
-    """Return parts one after another; those that are not Html are escaped."""
-    return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))
+    """Return parts one after another; those that are not Html are typeset and escaped."""
+    return Html("".join(part if isinstance(part, Html) else escape(numbers.typeset(part)) for part in parts))
+
+
+def _escaped(text: str) -> str:
+    return text if isinstance(text, Html) else escape(text)
 
 
 CARDS = 5

@@ -21,8 +21,9 @@ UNKNOWN = {"no-git": "not a git checkout", "no-commit": "a git checkout without 
 
 def section(fit: Fit, rows: Sequence[Row], found: Provenance | None) -> Html:
     """Return the section: a line for each thing that is known."""
-    items = [("runs from", fit.source), *(_study(found) if found is not None else _table(rows))]
-    items += [("fit again", command(fit))] if command(fit) else []
+    items: list[tuple[str, str]] = [("runs from", fit.source), *(_study(found) if found is not None else _table(rows))]
+    again = command(fit)
+    items += [("fit again", tag("code", again))] if again else []
     versions = ", ".join(f"{name} {version}" for name, version in sorted(fit.versions.items()))
     items += [("fitted with", versions)] if versions else []
     parts = [part for name, text in items for part in (tag("dt", name), tag("dd", text))]

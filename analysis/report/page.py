@@ -95,7 +95,8 @@ def _main(
         *(tag("section", tag("h2", title), body, id=name) for name, title, body in sections),
         tag(
             "footer",
-            f"{numbers.count(fit.runs.used)} runs from {fit.source}, fitted {fit.created or 'at an unknown time'}. "
+            f"{numbers.count(fit.runs.used)} runs from {fit.source}, fitted "
+            f"{numbers.moment(fit.created) or 'at an unknown time'}. "
             "This page is one file: it loads nothing from outside.",
         ),
     )

@@ -43,10 +43,10 @@ def power_law(fit: Json, quantity: str) -> str | None:
         return None
     symbol = {"params": "N*", "tokens": "D*"}[quantity]
     ends = numbers.interval(growth.get("interval"))
-    known = ends if ends != numbers.MISSING else f"no interval: {growth.get('reason') or no_interval(fit)}"
+    none = f"no interval: {growth.get('reason') or no_interval(fit)}"
     return (
-        f"{symbol} = {numbers.count(growth['value'])} (C / {numbers.scientific(growth['reference_flops'])})^"
-        f"{numbers.number(growth['exponent'])}, exponent {known}"
+        f"{symbol} = {numbers.amount(growth['value'])} (C / {numbers.scientific(growth['reference_flops'])})^"
+        f"{numbers.number(growth['exponent'])}, {none if ends == numbers.MISSING else f'exponent {ends}'}"
     )
 
 
@@ -78,7 +78,7 @@ def sided(test: Json) -> str:
     if not test.get("one_sided") or mean is None:
         return ""
     side = "high" if mean > 0 else "low"
-    return f"all {len(test.get('runs') or ())} held-out runs too {side}, {100 * mean:+.2g} % on average"
+    return f"all {len(test.get('runs') or ())} held-out runs too {side}, {numbers.signed(mean, 1)} on average"
 
 
 def choices(fit: Json) -> str:
@@ -87,10 +87,8 @@ def choices(fit: Json) -> str:
     if len(lines) < 3:
         return ""
     values = [float(line["value"]) for line in lines]
-    return (
-        f"{lines[0]['quantity']} lies between {min(values):.3f} and {max(values):.3f} over {len(lines)} choices of "
-        "rows and loss"
-    )
+    low, high = numbers.number(min(values)), numbers.number(max(values))
+    return f"{lines[0]['quantity']} lies between {low} and {high} over {len(lines)} choices of rows and loss"
 
 
 def apart(fit: Json) -> tuple[float | None, int]:

@@ -127,7 +127,7 @@ def _frontier(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("frontier", f"none: {why or 'no approach identifies how the best size grows'}")]
     laws = [text for name in ("params", "tokens") if (text := sentences.power_law(fit, name))]
     if not laws:
-        return [("frontier", f"N* = {numbers.count(plan.get('params'))} at {numbers.flops(plan.get('budget_flops'))}")]
+        return [("frontier", f"N* = {numbers.amount(plan.get('params'))} at {numbers.flops(plan.get('budget_flops'))}")]
     first = f"{laws[0]} (by {sentences.by(plan)})"
     return [("frontier", first), *(("", text) for text in laws[1:])]
 
@@ -155,8 +155,8 @@ def _next(fit: Mapping[str, Any], told: bool) -> list[tuple[str, str]]:
     return [
         (
             "train next",
-            f"{both('params', numbers.count)} {_kind(kinds)}parameters "
-            f"on {both('tokens', numbers.count)} tokens for {numbers.flops(plan.get('budget_flops'))}",
+            f"{both('params', numbers.amount)} {_kind(kinds)}parameters "
+            f"on {both('tokens', numbers.amount)} tokens for {numbers.flops(plan.get('budget_flops'))}",
         ),
         ("expect", _expected(plan, both("loss", _loss), str(kinds.get("loss", "")))),
         ("extrapolation", _far(numbers.finite(plan.get("extrapolation_factor")))),
@@ -183,7 +183,7 @@ def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
             found.append((f"  {name}", f"none: {reason if len(reason) <= 110 else reason[:107] + '...'}"))
             continue
         note = f" ({line['note']})" if line.get("note") else ""
-        found.append((f"  {name}", f"{_exponents(line)}N* {numbers.count(size)}{note}"))
+        found.append((f"  {name}", f"{_exponents(line)}N* {numbers.amount(size)}{note}"))
     ratio, count = sentences.apart(fit)
     if not count or not lines:
         return []

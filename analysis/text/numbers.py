@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 MISSING = "–"
@@ -10,8 +11,11 @@ DUST = 1e-12
 """What is left of 0 by the rounding of sums, beside an end that is far above it."""
 ASCII = str.maketrans({"×": "x", "–": "-", "−": "-"})
 """For terminals without the signs."""
+_POWER = re.compile(r"(?<![\w./=:])(\d+(?:\.\d+)?)e[+-]?\d+(?!\w|\.\d)")
+_UNIT = re.compile(r"(?<=\d) (?=%|FLOPs\b)")
+_MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-_SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+_SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
 def finite(value: object) -> float | None:
@@ -36,17 +40,14 @@ def number(value: object, digits: int = 3) -> str:
 
 
 def count(value: object, digits: int = 3) -> str:
-    """Return a count with a short-scale suffix: 940, 1.2k, 1.2M, 3.4B, 5.6T; beyond that 5.6e16."""
-    x = finite(value)
-    if x is None:
-        return MISSING
-    x = _rounded(x, digits)
-    if abs(x) >= 1e15:
-        return scientific(x, digits)
-    for scale, suffix in _SUFFIXES:
-        if abs(x) >= scale:
-            return _trim(number(x / scale, digits)) + suffix
-    return _trim(number(x, digits))
+    """Return a count with a short-scale suffix: 940, 1.2K, 1.2M, 3.4B, 5.6T; beyond that 5.6e16."""
+    text, suffix = _scaled(value, digits)
+    return _trim(text) + suffix
+
+
+def amount(value: object, digits: int = 3) -> str:
+    """Return a fitted or measured count with all its digits, so that columns align: 34.0B, 1.20M, 16.0K."""
+    return "".join(_scaled(value, digits))
 
 
 def counted(value: int, noun: str) -> str:
@@ -131,19 +132,47 @@ def interval(bounds: object, show: Callable[[object], str] = number) -> str:
     return f"{show(low)} to {show(high)}"
 
 
-def estimate(value: object, bounds: object) -> tuple[str, str]:
-    """Return a value and its interval with as many decimals as the interval's width supports: 0.33, 0.22 to 0.45."""
-    between = interval(bounds)
+def signed(value: object, decimals: int = 2) -> str:
+    """Return a share as per cent with its sign: +1.26 %, -0.71 %; what rounds to 0 has none."""
     x = finite(value)
-    if x is None or between == MISSING or not isinstance(bounds, Sequence):
-        return number(value), between
-    low, high = finite(bounds[0]), finite(bounds[1])
-    if low is None or high is None or not high > low or max(abs(x), abs(low), abs(high)) >= 1e6:
-        return number(value), between
-    decimals = min(8, max(0, 1 - math.floor(math.log10(high - low))))
-    if decimals == 0:
-        x, low, high = (_rounded(each, 3) for each in (x, low, high))
-    return f"{x:.{decimals}f}", f"{low:.{decimals}f} to {high:.{decimals}f}"
+    if x is None:
+        return MISSING
+    text = f"{100 * x:+.{decimals}f}"
+    return f"{text.lstrip('+-') if not text.strip('+-0.') else text} %"
+
+
+def moment(created: str) -> str:
+    """Return an ISO time as it is read: 2026-11-24T17:22:16+00:00 is 2026-11-24 17:22 UTC; other text as it is."""
+    day, letter, rest = created.partition("T")
+    known = letter and len(day) == 10 and rest[2:3] == ":" and rest[8:] in ("Z", "+00:00")
+    return f"{day} {rest[:5]} UTC" if known else created
+
+
+def typeset(text: str) -> str:
+    """Return text for a page or a figure: powers of ten as on axes, true minus signs, units that stay with numbers.
+
+    What is typed (budget=1e13) and names stay as they are.
+
+    >>> typeset("at 3e12 FLOPs, +1.2 % or -0.5 to 2.5e-7; budget=3e12")
+    'at 3×10¹²\xa0FLOPs, +1.2\xa0% or −0.5 to 2.5×10⁻⁷; budget=3e12'
+    """
+    text = _UNIT.sub("\xa0", text)
+    text = _POWER.sub(lambda found: power(float(found[0]), max(2, len(found[1].replace(".", "")))), text)
+    return _MINUS.sub("−", text)
+
+
+def _scaled(value: object, digits: int) -> tuple[str, str]:
+    """Return a count's number and its suffix."""
+    x = finite(value)
+    if x is None:
+        return MISSING, ""
+    x = _rounded(x, digits)
+    if abs(x) >= 1e15:
+        return scientific(x, digits), ""
+    for scale, suffix in _SUFFIXES:
+        if abs(x) >= scale:
+            return number(x / scale, digits), suffix
+    return number(x, digits), ""
 
 
 def _rounded(x: float, digits: int) -> float:
@@ -155,4 +184,4 @@ def _exponent(x: float, digits: int) -> int:
 
 
 def _trim(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text

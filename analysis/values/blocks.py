@@ -98,6 +98,17 @@ class Block:
     optimizer: Optimizer | None = None
 
 
+STATUS = {
+    "minimum": "minimum inside the sizes swept",
+    "edge": "no minimum inside",
+    "inverted": "curves downward",
+    "flat": "too flat",
+    "negative": "falls below zero",
+    "too_few": "too few runs",
+}
+"""What became of a budget's valley, in words."""
+
+
 @dataclass(frozen=True)
 class Valley:
     """The runs of one budget and the parabola of their losses over ln N."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -134,14 +134,18 @@ class HydraSource:
 
 
 def check(plain: Mapping[str, Any]) -> StudyConfig:
-    """Return the typed config; ValueError for unknown keys, wrong types, and values still to be given (`???`)."""
+    """Return the typed config; ValueError for unknown keys, wrong types, values still to be given (`???`) or empty."""
     missing = missing_values(plain)
     if missing:
         raise ValueError(missing)
     try:
-        return read(StudyConfig, plain)
+        config = read(StudyConfig, plain)
     except ValueError as error:
         raise ValueError(explain(error, plain)) from None
+    blank = [field.name for field in fields(config.cluster) if getattr(config.cluster, field.name) == ""]
+    if blank:
+        raise ValueError(f"cluster.{blank[0]}= is empty: give a value, or cluster.{blank[0]}=null for none")
+    return config
 
 
 def _parser() -> Callable[[str], Override]:

@@ -187,8 +187,8 @@ def _sign(file: IO[str]) -> None:
     """Write into a lock's file who holds it. A full disk keeps nobody from locking."""
     with contextlib.suppress(OSError):
         file.truncate(0)
-        file.write(f"{os.uname().nodename} {os.getpid()}\n")
-        file.flush()
+        # Not through the buffer: what does not fit on the disk would fail again when the file is closed.
+        os.write(file.fileno(), f"{os.uname().nodename} {os.getpid()}\n".encode())
 
 
 class RunLock:

@@ -92,10 +92,13 @@ def options(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
 
 def _size(path: Path) -> int:
     """Return about how many weights the blocks of a model's option have; 0 for other options."""
-    sizes = {
-        name: int(number) for name, number in re.findall(r"^(width|layers): (\d+)", path.read_text(), re.MULTILINE)
-    }
-    return sizes["width"] ** 2 * sizes["layers"] if len(sizes) == 2 else 0
+    found = re.findall(r"^(width|layers|mlp_width|experts): (\d+)", path.read_text(), re.MULTILINE)
+    sizes = {name: int(number) for name, number in found}
+    if not {"width", "layers"} <= sizes.keys():
+        return 0
+    width = sizes["width"]
+    mlp = 3 * width * sizes.get("mlp_width", 8 * width // 3) * max(1, sizes.get("experts", 0))
+    return sizes["layers"] * (4 * width**2 + mlp)
 
 
 def type_name(kind: Any) -> str:

@@ -22,6 +22,7 @@ import torch
 from train.measure.device import ceilings, cpu_ceilings
 from train.measure.links import levels_of, measure
 from train.runtime.distributed import World, join, leave, world_of
+from train.spec.command_line import Parser
 from train.spec.communication.messages import COLLECTIVES
 
 SECONDS = 600.0
@@ -30,7 +31,7 @@ SECONDS = 600.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m train.measure", description=(__doc__ or "").split("\n")[0])
+    parser = Parser(prog="python -m train.measure", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where rank 0 adds lines of JSON")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="nccl" if torch.cuda.is_available() else "gloo")
     parser.add_argument("--sizes", type=_sizes, required=True, metavar="BYTES,…", help="of messages [bytes]")

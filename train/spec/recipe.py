@@ -81,6 +81,7 @@ def check_running(config: RunConfig) -> None:
     for name in ("threads", "log_steps", "timeout_seconds", "start_seconds"):
         _positive(f"runtime.{name}", getattr(runtime, name))
     _positive("eval.sequences", evaluation.sequences)
+    _positive("eval.count", evaluation.count)
     for name, value in (
         ("runtime.checkpoint_seconds", runtime.checkpoint_seconds),
         ("runtime.prefetch_batches", runtime.prefetch_batches),

@@ -55,14 +55,14 @@ def draw(ax: Axes, cloud: Cloud, star: tuple[float, float] | None, params_kind: 
         if ends[0] >= ends[1]:
             continue
         ax.plot(ends, [e * ratio for e in ends], color=style.MUTED, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
-        if math.log(ends[1] / ends[0]) > 0.3 * math.log(x[1] / x[0]):
+        if math.log(ends[1] / ends[0]) > 0.15 * math.log(x[1] / x[0]):
             ax.annotate(
                 f"D/N {numbers.count(ratio)}",
                 (ends[1], ends[1] * ratio),  # the cloud lies across the line's middle
-                xytext=(-12, 0),
+                xytext=(-12, -2) if math.isclose(ends[1] * ratio, y[1]) else (-18, 0),
                 textcoords="offset points",
                 ha="right",
-                va="top",
+                va="top" if math.isclose(ends[1] * ratio, y[1]) else "bottom",
                 fontsize=style.SMALL,
                 color=style.MUTED,
             )

@@ -31,8 +31,8 @@ def figure(fit: Fit, curves: Sequence[Curve]) -> Figure | None:
         height=4.0,
     )
     caption = (
-        "Each line should fall smoothly to the dot where its budget ends; one that jumps, flattens early or crosses "
-        "the others of its colour deserves a look before its law is believed."
+        "Each line should fall smoothly to the dot where its run ends; a run whose line jumps, or flattens long before "
+        "its end, deserves a look before the law is believed."
     )
     return Figure("curves", "Learning curves", caption, (panel,), table(curves))
 

@@ -38,7 +38,8 @@ def figure(fit: Fit) -> Figure | None:
     )
     values = [cut.a for cut in known if cut.a is not None]
     if len(values) > 1:
-        caption += f"; the exponent a lies between {min(values):.2f} and {max(values):.2f} over the cuts"
+        low, high = numbers.number(min(values)), numbers.number(max(values))
+        caption += f"; the exponent a lies between {low} and {high} over the cuts"
     return Figure("fan", "Backtest fan: how errors grow with extrapolation", caption + ".", tuple(panels), table(cuts))
 
 

@@ -214,26 +214,11 @@ def error(ax: Axes, point: Point, place: float, colour: str) -> None:
     ax.errorbar(place, point.value, yerr=arms, fmt="none", ecolor=colour, elinewidth=1.5, capsize=3, zorder=3)
 
 
-def shade_extrapolation(ax: Axes, data_end: float, top: bool = False, say: bool = True) -> None:
-    """Tint what lies beyond the largest budget with data and say so, at the foot or the `top`."""
+def shade_extrapolation(ax: Axes, data_end: float) -> None:
+    """Tint what lies beyond the largest run; the dashes there have the key's "beyond the data"."""
     _, high = ax.get_xlim()
-    if not data_end < high:
-        return
-    ax.axvspan(data_end, high, color=style.MUTED, alpha=0.08, linewidth=0, zorder=0)
-    if not say:
-        return
-    ax.annotate(
-        "beyond the data",
-        (data_end, 0.97 if top else 0.03),
-        xycoords=("data", "axes fraction"),
-        xytext=(4, 0),
-        textcoords="offset points",
-        rotation=90,
-        ha="left",
-        va="top" if top else "bottom",
-        fontsize=style.SMALL,
-        color=style.MUTED,
-    )
+    if data_end < high:
+        ax.axvspan(data_end, high, color=style.MUTED, alpha=0.08, linewidth=0, zorder=0)
 
 
 def table(paths: Sequence[Path], approach: str) -> Table:
@@ -255,12 +240,12 @@ def _caption(fit: Fit, drawn: Path) -> str:
     plan, parts = fit.recommendation, []
     if plan is not None and drawn.line is not None and "params" in plan.growth:
         growth = plan.growth["params"]
-        between = numbers.interval(growth.interval, lambda x: numbers.number(x, 2))
+        between = numbers.interval(growth.interval)
         known = f"no interval: {growth.reason}" if between == numbers.MISSING else between
         parts.append(
             f"The line is the recommended law's path, by {sentences.by(to_json(plan))}: with ten times the compute the "
             f"best model is {numbers.factor(10**growth.exponent)} larger, its N* grows as "
-            f"C^{numbers.number(growth.exponent, 2)} ({known})"
+            f"C^{numbers.number(growth.exponent)} ({known})"
         )
     elif drawn.line is not None and plan is not None:
         parts.append(f"The line is the recommended law's path, by {sentences.by(to_json(plan))}")

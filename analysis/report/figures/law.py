@@ -151,11 +151,14 @@ def _scatter(ax: Axes, x: Sequence[float], y: Sequence[float], rows: Sequence[Ro
 def _caption(rows: Sequence[Row]) -> str:
     sd = robust_sd([row.error for row in rows])
     worst = max(rows, key=lambda row: abs(row.error))
+    off = [(c, mean) for c, mean, error in by_budget(rows) if abs(mean) > 2 * error]
+    missed = ", ".join(f"{numbers.signed(mean, 1)} at {numbers.flops(compute)}" for compute, mean in off)
+    missed = f" Budgets whose mean is more than two standard errors off: {missed}." if off else ""
     some = f" Of {len(rows):,} runs {MOST_DOTS:,} are drawn." if len(rows) > MOST_DOTS else ""
     return (
         f"Points should scatter around the lines without a pattern: the typical miss is {numbers.percent(sd)}, the "
-        f"worst {numbers.percent(abs(worst.error))} (run {worst.key}, {numbers.count(worst.params)} parameters). "
-        f"Dashes mark one robust standard deviation{'; colours are budgets' if _coloured(rows) else ''}.{some}"
+        f"worst {numbers.percent(abs(worst.error))} (run {worst.key}, {numbers.amount(worst.params)} parameters). "
+        f"Dashes mark one robust standard deviation{'; colours are budgets' if _coloured(rows) else ''}.{missed}{some}"
     )
 
 

@@ -66,7 +66,7 @@ def draw(
     style.log_axis(ax.xaxis, *style.padded(compute, 0.1), numbers.power)
     room = max((max(ends) - min(ends)) * 0.12, 1e-3)
     ax.set_ylim(min(ends) - room, max(ends) + room)
-    frontier.shade_extrapolation(ax, path.data_end, top=True)
+    frontier.shade_extrapolation(ax, path.data_end)
     if path.line is not None:
         frontier.draw_line(ax, path.line, path.data_end, name)
     frontier.draw_points(ax, path.observed, path.proposed, what)

@@ -62,7 +62,7 @@ def draw_growth(ax: Axes, fit: Fit, paths: Sequence[Path]) -> Axes:
     ends = [e for p in points for e in (p.value, *(p.interval or ()))]
     style.log_axis(ax.xaxis, *style.padded([p.flops for p in points], 0.1), numbers.power)
     style.log_axis(ax.yaxis, *style.padded(ends, 0.06), style.parameters)
-    frontier.shade_extrapolation(ax, paths[0].data_end, say=False)
+    frontier.shade_extrapolation(ax, paths[0].data_end)
     for path in paths:
         colour, mark = LOOKS[path.quantity]
         if path.line is not None:

@@ -45,6 +45,8 @@ def figure(fit: Fit) -> Figure | None:
     )
     if open_:
         caption += f" Open on a side: {', '.join(open_)}."
+    if doubtful := [SYMBOLS.get(c.name, c.name) for c in curves if _doubtful(fit, c)]:
+        caption += f" Closed here, but not identified by the resamples: {', '.join(doubtful)}; see the constants."
     return Figure("profiles", "Profiles: what the runs say about each constant", caption, panels, table(curves))
 
 
@@ -53,9 +55,9 @@ def draw(ax: Axes, curve: ProfileCurve) -> Axes:
     points = prepare(curve)
     style.frame(ax, SYMBOLS.get(curve.name, curve.name), "deviance")
     x, y = [p[0] for p in points], [p[1] for p in points]
-    low, high = min(x), max(x)
+    low, high = _window(points, curve)
     if low > 0 and high / low > 20:
-        style.log_axis(ax.xaxis, low, high, _tick)
+        style.log_axis(ax.xaxis, low, high, numbers.power if high / low > 1e3 or high > 1e4 or low < 1e-3 else _tick)
     else:
         ax.set_xlim(low, high)
         ax.locator_params(axis="x", nbins=5)
@@ -76,10 +78,22 @@ def table(curves: Sequence[ProfileCurve]) -> Table:
     return Table(("constant", "value", "deviance", "cut"), tuple(rows))
 
 
+def _doubtful(fit: Fit, curve: ProfileCurve) -> bool:
+    """Return whether a constant's profile closes on both sides although the fit says that it is not identified."""
+    found = (fit.fits.law or fit.fits.surface).identified.get(curve.name)
+    return found is not None and not found.identified and curve.low is not None and curve.high is not None
+
+
+def _window(points: Sequence[tuple[float, float]], curve: ProfileCurve) -> tuple[float, float]:
+    """Return the values to show: where the interval closes, as much again on either side, in logs where it is wide."""
+    low, high = points[0][0], points[-1][0]
+    ends = (curve.low if curve.low is not None else low, curve.high if curve.high is not None else high)
+    if ends[0] > 0 and ends[1] / ends[0] > 5:
+        room = ends[1] / ends[0]
+        return max(low, ends[0] / room), min(high, ends[1] * room)
+    room = ends[1] - ends[0]
+    return max(low, ends[0] - room), min(high, ends[1] + room)
+
+
 def _tick(value: object) -> str:
-    number = numbers.finite(value)
-    return (
-        numbers.scientific(value, 1)
-        if number is not None and not 1e-3 <= abs(number) < 1e5
-        else numbers.count(value, 2)
-    )
+    return f"{value:g}"

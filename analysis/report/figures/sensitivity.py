@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.text import numbers
-from analysis.text.colours import ramp
 from analysis.values.blocks import Interval
 from analysis.values.study_result import Choice, Fit
 
@@ -27,8 +26,8 @@ def figure(fit: Fit) -> Figure | None:
     values = [line.value for line in lines if line.value is not None]
     whole = fit.fits.surface.intervals.get(lines[0].quantity)
     caption = (
-        f"Each row changes one choice and fits again: {lines[0].quantity} lies between {min(values):.3f} and "
-        f"{max(values):.3f}"
+        f"Each row changes one choice and fits again: {lines[0].quantity} lies between {numbers.number(min(values))} "
+        f"and {numbers.number(max(values))}"
     )
     caption += f", against {numbers.interval(whole)} by the interval alone" if whole else ""
     panel = Panel(
@@ -46,20 +45,20 @@ def draw(ax: Axes, lines: Sequence[Choice], whole: Interval | None) -> Axes:
     style.frame(ax, f"exponent {lines[0].quantity}", "")
     ax.grid(False, axis="y")
     if whole is not None:
-        ax.axvspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0, label="interval of the fit itself")
-    groups = list(dict.fromkeys(line.choice for line in lines))
-    colours = dict(zip(groups, ramp(len(groups)), strict=True))
+        ax.axvspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0)
     places = list(range(len(lines)))[::-1]
     for place, line in zip(places, lines, strict=True):
+        colour = style.ORANGE if place == places[0] else style.BLUE
         if line.low is not None and line.high is not None:
-            ax.plot([line.low, line.high], [place, place], color=colours[line.choice], linewidth=1.4, zorder=2)
+            ax.plot([line.low, line.high], [place, place], color=colour, linewidth=1.4, zorder=2)
         assert line.value is not None
-        ax.plot(line.value, place, "o", ms=5.5, mfc=colours[line.choice], mec=style.PAPER, zorder=3)
+        ax.plot(line.value, place, "o", ms=5.5, mfc=colour, mec=style.PAPER, zorder=3)
     ax.set_yticks(places, [_label(line) for line in lines])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.7, len(lines) - 0.3)
     ax.locator_params(axis="x", nbins=5)
-    ax.plot([], [], "o-", color=style.INK, ms=5.5, label="another choice, its interval")
+    for colour, name in ((style.ORANGE, "the fit itself, its interval"), (style.BLUE, "another choice, its interval")):
+        ax.plot([], [], "o-", color=colour, ms=5.5, label=name)
     style.key(ax, columns=1)
     return ax
 
@@ -71,5 +70,5 @@ def table(lines: Sequence[Choice]) -> Table:
 
 
 def _label(line: Choice) -> str:
-    text = line.option or line.choice
+    text = numbers.typeset(line.option or line.choice)
     return text if len(text) <= SHORT else text[: SHORT - 1] + "…"

@@ -13,7 +13,7 @@ from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.report.figures.data import MOST_DOTS, Row, budget_label, dots
 from analysis.text import numbers
 from analysis.text.colours import ramp
-from analysis.values.blocks import Interval, Valley
+from analysis.values.blocks import STATUS, Interval, Valley
 from analysis.values.study_result import Fit
 
 if TYPE_CHECKING:
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 MOST_LABELS = 8
 """Budgets that are named one by one; with more, valleys left out are counted instead."""
 
-STATUS = {
-    "minimum": "minimum inside the sizes swept",
-    "edge": "no minimum inside",
-    "inverted": "curves downward",
-    "flat": "too flat",
-    "negative": "falls below zero",
-    "too_few": "too few runs",
-}
 MARKS = {"minimum": "o", "edge": "o", "inverted": "v", "flat": "s", "negative": "P", "too_few": "^"}
 """The dot of a run by what became of its budget: filled where the budget has a minimum, hollow where it is left out."""
 LEFT_OUT = (("mid_schedule", "+", "schedule not finished"), ("not_best", "1", "another rate is better"))
@@ -165,6 +157,8 @@ def _curve(valley: Valley, by_key: dict[str, Row], budgets: Sequence[float], sam
 def _followed(law: Along, flops: float, runs: Sequence[Row], samples: int) -> tuple[tuple[float, float], ...]:
     """Return the law along a budget over the sizes that were run."""
     low, high = runs[0].params, runs[-1].params
+    if not low < high:
+        return ()
     sizes = [low * (high / low) ** (i / (samples - 1)) for i in range(samples)]
     return tuple((n, loss) for n, loss in zip(sizes, law(flops, sizes), strict=True) if math.isfinite(loss))
 

@@ -120,7 +120,7 @@ def block(**more: Any) -> Block:
 
 
 def test_growth_by_exponents() -> None:
-    known = block(params={"a": 0.45}, derived={"b": 0.55}, intervals={"a": (0.4, 0.5), "b": None})
+    known = block(derived={"a": 0.45, "b": 0.55}, intervals={"a": (0.4, 0.5), "b": None})
     found = frontier_path.by_exponents(PLAN, known)
     size, tokens = found["params"], found["tokens"]
     assert (size.value, size.exponent, size.reference_flops, size.interval, size.reason) == (
@@ -141,6 +141,7 @@ def test_growth_by_exponents() -> None:
     assert (found["tokens"].interval, found["tokens"].reason) == ((0.5, 0.6), "")
     assert frontier_path.by_exponents(PLAN, block(derived={"a": 0.45})) == {}
     assert frontier_path.by_exponents(PLAN, block()) == {}
+    assert frontier_path.by_exponents(PLAN, block(params={"a": 156.0, "b": 277.0})) == {}, "Gadre's coefficients"
     assert frontier_path._why(lost, "b") == ""
     assert frontier_path._why(lost, "a") == "why not"
 
@@ -166,7 +167,7 @@ def test_growth_over_the_last_stretch() -> None:
     assert found["tokens"].exponent == pytest.approx(0.7)
     assert (found["params"].value, found["tokens"].value, found["params"].reference_flops) == (1e10, 2e9, 1e20)
     assert found["params"].interval is None
-    assert found["params"].reason == "the exponent of this form changes with the budget: it is that from 1e+19 FLOPs on"
+    assert found["params"].reason == "it is the slope of this law's path from 1e19 FLOPs on"
     assert frontier_path.by_slope(PLAN, points[2:]) == {}, "less than a factor of 1.5 away"
     near = (PathPoint(1e20 / 1.5, 1.0, 1.0, None, {}),)
     assert frontier_path.by_slope(PLAN, near) == {}

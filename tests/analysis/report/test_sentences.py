@@ -54,7 +54,7 @@ class Sentences(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self._hidden -= tag in ("svg", "style", "title")
         name, wanted, words = self._open.pop()
-        text = " ".join("".join(words).split())
+        text = plain(" ".join("".join(words).split()))
         if wanted and text:
             self.found.append((name, text))
         elif self._open and words:
@@ -76,6 +76,13 @@ def growth(fit: dict[str, Any], quantity: str, name: str) -> Any:
 
 def ends(bounds: Any, show: Callable[[object], str] = numbers.number) -> str:
     return numbers.interval(bounds, show)
+
+
+def plain(text: str) -> str:
+    """Return a typeset sentence as it is in fit.json and in the terminal: 3e12 for 3×10¹²."""
+    superscripts = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+    power = re.compile(r"(?:([\d.]+)×)?10([⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+)")
+    return power.sub(lambda m: f"{m[1] or 1}e{m[2].translate(superscripts)}", text).replace("−", "-")
 
 
 def two(value: object) -> str:
@@ -101,7 +108,11 @@ def backtested(fit: dict[str, Any]) -> dict[str, str]:
         found["wanted"] = numbers.factor(plan(fit, "extrapolation_factor"))
     if test["one_sided"]:
         mean = sum(run["relative_error"] for run in test["runs"]) / len(test["runs"])
-        found |= {"sided": str(len(test["runs"])), "side": "high" if mean > 0 else "low", "mean": f"{100 * mean:+.2g}"}
+        found |= {
+            "sided": str(len(test["runs"])),
+            "side": "high" if mean > 0 else "low",
+            "mean": numbers.signed(mean, 1).removesuffix(" %"),
+        }
     found["trained"] = str(len(test["train_budgets"]))
     return found
 
@@ -109,16 +120,17 @@ def backtested(fit: dict[str, Any]) -> dict[str, str]:
 def words(fit: dict[str, Any]) -> dict[str, str]:
     n, d = (growth(fit, q, "exponent") for q in ("params", "tokens"))
     return {
-        "n10": numbers.factor(10**n), "d10": numbers.factor(10**d), "a": two(n), "b": two(d),
-        "a_ends": ends(growth(fit, "params", "interval"), two),
-        "b_ends": ends(growth(fit, "tokens", "interval"), two), "by": plan(fit, "approach"),
+        "n10": numbers.factor(10**n), "d10": numbers.factor(10**d),
+        "a": numbers.number(n), "b": numbers.number(d),
+        "a_ends": ends(growth(fit, "params", "interval")),
+        "b_ends": ends(growth(fit, "tokens", "interval")), "by": plan(fit, "approach"),
     }  # fmt: skip
 
 
 def lead(fit: dict[str, Any]) -> dict[str, str]:
     return {
         "budget": numbers.flops(plan(fit, "budget_flops")), "far": numbers.factor(plan(fit, "extrapolation_factor")),
-        "params": numbers.count(plan(fit, "params")), "tokens": numbers.count(plan(fit, "tokens")),
+        "params": numbers.amount(plan(fit, "params")), "tokens": numbers.amount(plan(fit, "tokens")),
         "loss": four(plan(fit, "loss")),
     }  # fmt: skip
 
@@ -133,7 +145,7 @@ def apart(fit: dict[str, Any]) -> dict[str, str]:
 
 
 NUM = r"[-+]?[\d.]+(?:e-?\d+)?"
-COUNT = rf"{NUM}[kMBT]?"
+COUNT = rf"{NUM}[KMBT]?"
 FLOPS = rf"{NUM} FLOPs"
 FAR = rf"{NUM}×"
 SPAN = r"(?:at (?:least|most) )?\S+(?: to \S+)?"
@@ -142,8 +154,8 @@ SIDED = rf"(?:; all (?P<sided>\d+) held-out runs too (?P<side>high|low), (?P<mea
 PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"With (?P<budget>{FLOPS}), (?P<far>{FAR}) the largest run, train (?P<params>{COUNT}) parameters on "
      rf"(?P<tokens>{COUNT}) tokens(?:: expect (?P<loss>{NUM}) nats per token)?\.", lead),
-    (rf"parameters N(?: \[\w+\])? (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("params", numbers.count)),
-    (rf"training tokens D (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("tokens", numbers.count)),
+    (rf"parameters N(?: \[\w+\])? (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("params", numbers.amount)),
+    (rf"training tokens D (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("tokens", numbers.amount)),
     (rf"tokens per parameter (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("tokens_per_param", two)),
     (rf"expected loss, nats per token (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("loss", four)),
     (rf"extrapolation (?P<far>{FAR}) beyond the largest run's compute", lead),
@@ -176,13 +188,14 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"errors reach (?P<worst>{NUM} %)(?:; the exponent a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over the "
      rf"cuts)?\.",
      lambda fit: {"worst": numbers.percent(max(c["mean_abs_relative_error"] for c in fit["rolling"])),
-                  "low": f"{min(c['a'] for c in fit['rolling']):.2f}",
-                  "high": f"{max(c['a'] for c in fit['rolling']):.2f}"}),
+                  "low": numbers.number(min(c['a'] for c in fit['rolling'])),
+                  "high": numbers.number(max(c['a'] for c in fit['rolling']))}),
     (rf"Each row changes one choice and fits again: a lies between (?P<low>{NUM}) and (?P<high>{NUM})(?:, against "
      rf"(?P<whole>{SPAN}) by the interval alone)?\.",
-     lambda fit: {"low": f"{min(v for v in values(fit)):.3f}", "high": f"{max(v for v in values(fit)):.3f}",
+     lambda fit: {"low": numbers.number(min(values(fit))), "high": numbers.number(max(values(fit))),
                   "whole": ends(fit["fits"]["surface"]["intervals"]["a"])}),
-    (r"A constant is known where .* its (?P<level>\d+) % interval by likelihood\.(?: Open on a side: .*)?",
+    (r"A constant is known where .* its (?P<level>\d+) % interval by likelihood\.(?: Open on a side: .*)?"
+     r"(?: Closed here, .*)?",
      lambda fit: {"level": f"{100 * fit['confidence']:.0f}"}),
 )  # fmt: skip
 FREE = (
@@ -222,7 +235,7 @@ def page_sentences(fit: Fit, rows: Any) -> Iterator[tuple[str, str]]:
 def check_page(fit: Fit, rows: Any) -> int:
     told = to_json(fit)
     blocks = [told, *(b for b in told["fits"].values() if b)]
-    messages = {c["message"].rstrip(". ") for b in blocks for c in b["checks"]}
+    messages = {c["message"].rstrip(". ").replace("e+", "e") for b in blocks for c in b["checks"]}
     reasons = {line["reason"] for line in told["record"].get("approaches", ())} | {"losses before the schedules ended"}
     limits = {numbers.number(v["limit"]) for b in blocks for v in b["identified"].values() if v["limit"] is not None}
     problems, count = [], 0
@@ -242,7 +255,7 @@ def check_page(fit: Fit, rows: Any) -> int:
 
 def power(quantity: str) -> Expected:
     return lambda fit: {
-        "value": numbers.count(plan(fit, quantity)), "at": numbers.scientific(plan(fit, "budget_flops")),
+        "value": numbers.amount(plan(fit, quantity)), "at": numbers.scientific(plan(fit, "budget_flops")),
         "exponent": numbers.number(growth(fit, quantity, "exponent")), "ends": ends(growth(fit, quantity, "interval")),
         "by": plan(fit, "approach"),
     }  # fmt: skip
@@ -251,7 +264,7 @@ def power(quantity: str) -> Expected:
 def following(fit: dict[str, Any]) -> dict[str, str]:
     kinds = plan(fit, "intervals")
     return {
-        **lead(fit), "n_ends": ends(kinds["params"], numbers.count), "d_ends": ends(kinds["tokens"], numbers.count),
+        **lead(fit), "n_ends": ends(kinds["params"], numbers.amount), "d_ends": ends(kinds["tokens"], numbers.amount),
         "l_ends": ends(kinds["loss"], four), "source": plan(fit, "loss_from"),
     }  # fmt: skip
 
@@ -270,7 +283,8 @@ TERMINAL: tuple[tuple[str, Expected], ...] = (
       rf"(?P<far>{FAR}) beyond its fit" + UNCOVERED + SIDED).replace("×", "x"),
      lambda fit: {k: v.replace("×", "x") for k, v in backtested(fit).items()}),
     (rf"choices +a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over (?P<count>\d+) choices of rows and loss",
-     lambda fit: {"low": f"{min(values(fit)):.3f}", "high": f"{max(values(fit)):.3f}", "count": str(len(values(fit)))}),
+     lambda fit: {"low": numbers.number(min(values(fit))), "high": numbers.number(max(values(fit))),
+                  "count": str(len(values(fit)))}),
     (rf"approaches +N\* differs by a factor of (?P<ratio>{NUM})",
      lambda fit: {"ratio": numbers.number(float(max_ratio(fit)), 2)}),
 )  # fmt: skip
@@ -292,7 +306,7 @@ def line_of(line: Mapping[str, Any]) -> str:
     known = "" if between == numbers.MISSING else f" ({between})"
     note = f" ({line['note']})" if line["note"] else ""
     a = numbers.number(line["a"])
-    return f"{name} a {a}{known}, b {numbers.number(line['b'])}, N* {numbers.count(line['params'])}{note}"
+    return f"{name} a {a}{known}, b {numbers.number(line['b'])}, N* {numbers.amount(line['params'])}{note}"
 
 
 def check_terminal(fit: Fit) -> None:
@@ -369,7 +383,7 @@ def test_another_approach_is_never_said_to_be_the_recommended_one(tmp_path: Path
     own = told.growth["params"].exponent
     assert abs(valleys.exponent - own) > 0.01, "this study is to tell them apart"
     html = page(fit, rows, figures(fit, rows))
-    assert f"C<sup>{numbers.number(own, 2)}</sup>" in html
+    assert f"C<sup>{numbers.number(own)}</sup>" in html
     assert f"^{numbers.number(valleys.exponent)}" not in summary(to_json(fit))
 
 
@@ -383,7 +397,7 @@ def test_the_rules_see_a_number_that_is_another_law_s() -> None:
         fit, recommendation=dataclasses.replace(plan_, growth={**plan_.growth, "params": wrong})
     )
     for text in (t for _, t in page_sentences(other, rows) if t.startswith("In words")):
-        assert "0.64" in said(text, PAGE, to_json(fit))
+        assert "0.640" in said(text, PAGE, to_json(fit))
     assert said("With 1 FLOPs of a kind.", PAGE, to_json(fit)).startswith("no rule")
 
 

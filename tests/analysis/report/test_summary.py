@@ -26,7 +26,7 @@ def test_it_says_law_size_interval_extrapolation_backtest_and_path(fit: dict[str
     assert found["fitted law"].startswith("L(N, D) = E + 45.1/N^0.326 + 101/D^0.304 nats per token")
     assert "E not identified: at most 2.41" in found["fitted law"]
     assert "1.93" not in found["fitted law"]
-    assert found["train next"].startswith("5.13M (3.59M to 7.7M) matmul parameters on 148M (100M to 213M) tokens")
+    assert found["train next"].startswith("5.13M (3.59M to 7.70M) matmul parameters on 148M (100M to 213M) tokens")
     assert "5e15 FLOPs" in found["train next"]
     assert found["expect"] == "loss 2.630 (2.591 to 2.667) nats per token (at this N and D by the frontier)"
     assert found["frontier"] == "N* = 5.13M (C / 5e15)^0.491, exponent 0.431 to 0.561 (by the valleys)"

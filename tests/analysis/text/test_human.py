@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from analysis.text import numbers
 
-UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_number(value: float, text: str) -> None:
     ("value", "text"),
     [
         (940, "940"),
-        (1234, "1.23k"),
+        (1234, "1.23K"),
         (1.2e6, "1.2M"),
         (999_999, "1M"),
         (3.4e9, "3.4B"),
@@ -65,12 +65,29 @@ def test_intervals() -> None:
     assert numbers.interval(None) == numbers.interval("ab") == numbers.interval((None, None)) == numbers.MISSING
 
 
-def test_an_estimate_has_no_more_digits_than_its_interval_supports() -> None:
-    assert numbers.estimate(0.32614, (0.2211, 0.4512)) == ("0.33", "0.22 to 0.45")
-    assert numbers.estimate(45.12, (12.2, 310.4)) == ("45", "12 to 310")
-    assert numbers.estimate(478.3, (7.2, 72222.0)) == ("478", "7 to 72200"), "no digits beyond the third"
-    assert numbers.estimate(0.5, None) == ("0.500", numbers.MISSING)
-    assert numbers.estimate(None, (1.0, 2.0))[0] == numbers.MISSING
+def test_amounts_keep_their_digits_so_that_columns_align() -> None:
+    shown = [numbers.amount(v) for v in (34e9, 16020, 999.6, 12.3, 1.2e6, 2e16, None)]
+    assert shown == ["34.0B", "16.0K", "1.00K", "12.3", "1.20M", "2e16", numbers.MISSING]
+
+
+def test_what_rounds_to_zero_has_no_sign() -> None:
+    assert [numbers.signed(v) for v in (0.01264, -0.0071, -2e-5, 0.0, None)] == [
+        "+1.26 %", "-0.71 %", "0.00 %", "0.00 %", numbers.MISSING,
+    ]  # fmt: skip
+
+
+def test_a_page_shows_powers_as_its_axes_do_and_leaves_what_is_typed() -> None:
+    shown = numbers.typeset("-1.5 % at 9.5e11 FLOPs (1e18), -0.2 to 1.4, 2026-11-24, run-3, budget=1e22, E:1e-3, 3e-5.")
+    assert shown == (
+        "−1.5\xa0% at 9.5×10¹¹\xa0FLOPs (10¹⁸), −0.2 to 1.4, 2026-11-24, run-3, budget=1e22, E:1e-3, 3×10⁻⁵."
+    )
+
+
+def test_times_are_read_without_their_seconds() -> None:
+    assert numbers.moment("2026-11-24T17:22:16+00:00") == "2026-11-24 17:22 UTC"
+    assert [numbers.moment(text) for text in ("", "yesterday", "2026-11-24T17:22:16+02:00")] == [
+        "", "yesterday", "2026-11-24T17:22:16+02:00",
+    ]  # fmt: skip
 
 
 @given(st.floats(min_value=1e-3, max_value=9e14))

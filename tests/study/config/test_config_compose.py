@@ -136,6 +136,7 @@ def test_hydra_composes_once_per_set_of_groups(source: HydraSource) -> None:
         (["seed=null"], "seed=null is not allowed"),
         (["schedule.name=cosin"], "schedule.name='cosin' is not allowed: choose one of cosine"),
         (["data.source=???"], "data.source has no value yet"),
+        (["cluster.partition=''"], "cluster.partition= is empty: give a value, or cluster.partition=null"),
         (["search.budgets=[1e12,much]"], r"search.budgets\[1\]='much'"),
     ],
 )

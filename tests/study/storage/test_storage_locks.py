@@ -192,3 +192,17 @@ def test_a_lock_that_is_held_is_given_up_after_its_time_and_free_after_its_holde
         pass
     with locked(tmp_path / "lock", timeout) as holds:
         assert holds()
+
+
+def test_a_disk_that_takes_nothing_keeps_nobody_from_a_lock(tmp_path: Path) -> None:
+    program = """
+import resource, sys
+from pathlib import Path
+from study.storage.files import locked
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+with locked(Path(sys.argv[1])):
+    print("held")
+"""
+    words = [sys.executable, "-c", program, str(tmp_path / "x.lock")]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=300)
+    assert (ended.stdout, ended.stderr) == ("held\n", "")

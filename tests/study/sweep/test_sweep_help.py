@@ -50,6 +50,12 @@ def test_the_default_option_comes_first_and_own_groups_are_listed(tmp_path: Path
     assert list(found)[-1] == "extra"
 
 
+def test_models_are_listed_by_size() -> None:
+    names = list(options([conf_folder()])["model"])
+    assert names[-3:] == ["70b", "405b", "1t"]
+    assert names.index("1b") < names.index("7b") < names.index("30b") < names.index("70b")
+
+
 def test_the_document_is_the_config_with_comments() -> None:
     config = OmegaConf.create(defaults())
     shown = document(config)

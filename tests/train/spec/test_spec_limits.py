@@ -65,6 +65,7 @@ LIMITS: list[tuple[str, Any, Any, str]] = [
     ("runtime.system_seconds", 0.0, -TINY, NOT_NEGATIVE),
     ("runtime.prefetch_batches", 0, -1, NOT_NEGATIVE),
     ("eval.sequences", 1, 0, POSITIVE),
+    ("eval.count", 1, 0, POSITIVE),
     ("parallel.zero", 3, 4, "choose 1, 2 or 3"),
     ("eval.by_position", 0, -1, NOT_NEGATIVE),
     ("spikes.window", 4, 0, POSITIVE),
