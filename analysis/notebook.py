@@ -178,8 +178,8 @@ class Optimum:
         """Return the run in one line."""
         known = "" if self.loss is None else f", loss {numbers.number(self.loss, 4)}{self._ends('loss', 4)}"
         return (
-            f"Optimum({numbers.flops(self.budget_flops)}: N* {numbers.count(self.params)}{self._ends('params')}, "
-            f"D* {numbers.count(self.tokens)}{self._ends('tokens')}{known}, by the {self.approach})"
+            f"Optimum({numbers.flops(self.budget_flops)}: N* {numbers.amount(self.params)}{self._ends('params')}, "
+            f"D* {numbers.amount(self.tokens)}{self._ends('tokens')}{known}, by the {self.approach})"
         )
 
     def _repr_html_(self) -> str:
@@ -187,7 +187,7 @@ class Optimum:
         from analysis.report.html import table
 
         lines: list[tuple[str, str, Any]] = [
-            ("parameters N*", "params", numbers.count), ("tokens D*", "tokens", numbers.count),
+            ("parameters N*", "params", numbers.amount), ("tokens D*", "tokens", numbers.amount),
             ("tokens per parameter", "tokens_per_param", numbers.number),
             ("loss", "loss", lambda value: numbers.number(value, 4)),
         ]  # fmt: skip
@@ -198,7 +198,7 @@ class Optimum:
         return table([f"at {numbers.flops(self.budget_flops)}", f"by the {self.approach}", "interval"], rows)
 
     def _ends(self, name: str, digits: int = 3) -> str:
-        show = numbers.count if name != "loss" else lambda value: numbers.number(value, digits)
+        show = numbers.amount if name != "loss" else lambda value: numbers.number(value, digits)
         between = numbers.interval(self.intervals.get(name), show)
         return "" if between == numbers.MISSING else f" ({between})"
 

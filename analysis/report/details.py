@@ -9,6 +9,7 @@ from analysis.report import formula, sentences, terminal
 from analysis.report.alone import is_alone
 from analysis.report.answer import loss
 from analysis.report.figures.data import Row
+from analysis.report.figures.sensitivity import named
 from analysis.report.html import Html, join, table, tag
 from analysis.text import numbers
 from analysis.values.blocks import STATUS, Block, Check, Optimizer
@@ -148,7 +149,7 @@ def sensitivity(fit: Fit) -> Html:
     body = []
     for line in fit.sensitivity:
         bounds = numbers.interval(None if line.low is None else (line.low, line.high))
-        body.append([line.choice, line.option, numbers.number(line.value), bounds, str(line.rows)])
+        body.append([line.choice, named(line), numbers.number(line.value), bounds, str(line.rows)])
     head = ["choice", "option", f"exponent {fit.sensitivity[0].quantity}", "interval", "runs"]
     return table(head, body, ["", "", "number", "nowrap", "number"], "sensitivity")
 

@@ -51,6 +51,7 @@ def prose(text: str) -> Html:
     >>> print(prose("N* grows as C^0.51 (0.49 to 0.53), B/D^beta"))
     N* grows as C<sup>0.51</sup> (0.49 to 0.53), B/D<sup>β</sup>
     """
+    text = text.replace("L_inf", "L∞")
     parts: list[str] = []
     end = 0
     for found in _RAISED.finditer(text):

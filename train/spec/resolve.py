@@ -46,7 +46,6 @@ def resolve(config: RunConfig, begun: bool = False) -> RunConfig:
         batch=replace(config.batch, tokens=min(batch, tokens)),
         optim=optim,
         budget=BudgetConfig(tokens=tokens, flops=config.budget.flops, tokens_per_param=None),
-        eval=replace(config.eval, count=max(1, config.eval.count)),
         parallel=replace(config.parallel, pp_stages=fitting_stages(config.parallel, model.layers)),
     )
     mesh.check(resolved, saves=False, begun=begun)

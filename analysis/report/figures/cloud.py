@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEAST = 20
+SHORT = 0.04
+"""Lines of equal tokens per parameter that cross less than this share of the axes, at a corner, are not drawn."""
 RATIOS = (0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
 
 
@@ -52,20 +54,20 @@ def draw(ax: Axes, cloud: Cloud, star: tuple[float, float] | None, params_kind: 
     style.log_axis(ax.yaxis, *y, style.parameters)
     for ratio in RATIOS:
         ends = max(x[0], y[0] / ratio), min(x[1], y[1] / ratio)
-        if ends[0] >= ends[1]:
+        if ends[0] >= ends[1] or math.log(ends[1] / ends[0]) < SHORT * math.log(x[1] / x[0]):
             continue
         ax.plot(ends, [e * ratio for e in ends], color=style.MUTED, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
-        if math.log(ends[1] / ends[0]) > 0.15 * math.log(x[1] / x[0]):
-            ax.annotate(
-                f"D/N {numbers.count(ratio)}",
-                (ends[1], ends[1] * ratio),  # the cloud lies across the line's middle
-                xytext=(-12, -2) if math.isclose(ends[1] * ratio, y[1]) else (-18, 0),
-                textcoords="offset points",
-                ha="right",
-                va="top" if math.isclose(ends[1] * ratio, y[1]) else "bottom",
-                fontsize=style.SMALL,
-                color=style.MUTED,
-            )
+        top = math.isclose(ends[1] * ratio, y[1])  # the cloud lies across the line's middle: a label stands at an end
+        ax.annotate(
+            f"D/N {numbers.count(ratio)}",
+            (ends[1], ends[1] * ratio) if top else (ends[0], ends[0] * ratio),
+            xytext=(-12, -2) if top else (-4, 3),
+            textcoords="offset points",
+            ha="right",
+            va="top" if top else "bottom",
+            fontsize=style.SMALL,
+            color=style.MUTED,
+        )
     ax.plot(
         cloud.params,
         cloud.tokens,

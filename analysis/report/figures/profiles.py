@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η"}
+WIDE = 5.0
+"""An interval that spans a larger factor is shown on a log axis."""
 TALL = 3.0
 """The deviance is shown up to this many times the level at which the interval ends."""
 
@@ -56,12 +58,12 @@ def draw(ax: Axes, curve: ProfileCurve) -> Axes:
     style.frame(ax, SYMBOLS.get(curve.name, curve.name), "deviance")
     x, y = [p[0] for p in points], [p[1] for p in points]
     low, high = _window(points, curve)
-    if low > 0 and high / low > 20:
+    if low > 0 and _wide(points, curve):
         style.log_axis(ax.xaxis, low, high, numbers.power if high / low > 1e3 or high > 1e4 or low < 1e-3 else _tick)
     else:
         ax.set_xlim(low, high)
         ax.locator_params(axis="x", nbins=5)
-    ends = (curve.low if curve.low is not None else low, curve.high if curve.high is not None else high)
+    ends = _ends(points, curve)
     ax.axvspan(
         max(ends[0], low), min(ends[1], high), color=style.BLUE, alpha=0.12, linewidth=0, zorder=0, label="interval"
     )
@@ -84,11 +86,25 @@ def _doubtful(fit: Fit, curve: ProfileCurve) -> bool:
     return found is not None and not found.identified and curve.low is not None and curve.high is not None
 
 
+def _ends(points: Sequence[tuple[float, float]], curve: ProfileCurve) -> tuple[float, float]:
+    """Return the interval's ends, those of the profile where it is open."""
+    return (
+        curve.low if curve.low is not None else points[0][0],
+        curve.high if curve.high is not None else points[-1][0],
+    )
+
+
+def _wide(points: Sequence[tuple[float, float]], curve: ProfileCurve) -> bool:
+    """Return whether the interval spans so large a factor that it is read on a log axis."""
+    low, high = _ends(points, curve)
+    return low > 0 and high / low > WIDE
+
+
 def _window(points: Sequence[tuple[float, float]], curve: ProfileCurve) -> tuple[float, float]:
     """Return the values to show: where the interval closes, as much again on either side, in logs where it is wide."""
     low, high = points[0][0], points[-1][0]
-    ends = (curve.low if curve.low is not None else low, curve.high if curve.high is not None else high)
-    if ends[0] > 0 and ends[1] / ends[0] > 5:
+    ends = _ends(points, curve)
+    if _wide(points, curve):
         room = ends[1] / ends[0]
         return max(low, ends[0] / room), min(high, ends[1] * room)
     room = ends[1] - ends[0]

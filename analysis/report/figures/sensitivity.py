@@ -69,6 +69,14 @@ def table(lines: Sequence[Choice]) -> Table:
     return Table(columns, tuple((c.choice, c.option, c.quantity, c.value, c.low, c.high, c.rows) for c in lines))
 
 
+def named(line: Choice) -> str:
+    """Return an option in words: params_non_embedding is non-embedding parameters."""
+    name = line.option or line.choice
+    if name.startswith("params_"):
+        return f"{name.removeprefix('params_').replace('_', '-')} parameters"
+    return name.replace("_", " ")
+
+
 def _label(line: Choice) -> str:
-    text = numbers.typeset(line.option or line.choice)
+    text = numbers.typeset(named(line))
     return text if len(text) <= SHORT else text[: SHORT - 1] + "…"

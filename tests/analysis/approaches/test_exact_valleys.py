@@ -324,10 +324,10 @@ def test_budgets_without_a_minimum_are_findings(status: str, code: str, advice: 
     three_ = [valley(status, b) for b in (1e15, 2e15, 3e15)]
     found = valley_findings.of_budgets(three_)
     assert [(c.code, c.message, c.advice, c.level) for c in found] == [
-        (code, f"budget {b} FLOPs is left out: why {status}", advice, "warning") for b in ("1e+15", "2e+15", "3e+15")
+        (code, f"budget {b} FLOPs is left out: why {status}", advice, "warning") for b in ("1e15", "2e15", "3e15")
     ]
     (four,) = valley_findings.of_budgets([*three_, valley(status, 4e15)])
-    assert four.message == f"4 budgets are left out (1e+15, 2e+15, 3e+15, ... FLOPs); the first: why {status}"
+    assert four.message == f"4 budgets are left out (1e15, 2e15, 3e15, ... FLOPs); the first: why {status}"
     assert (four.code, four.advice) == (code, advice)
 
 
@@ -342,7 +342,7 @@ def test_few_minima_and_minima_near_an_edge_are_findings() -> None:
     off_center = [valley(at=0.71), valley(budget=2e15, at=-0.71), valley(budget=3e15, at=0.69)]
     (off,) = valley_findings.of_budgets([*off_center, valley(), valley()])
     assert off.code == "off_center"
-    assert off.message == "the minimum lies near the edge of the sizes at 1e+15, 2e+15 FLOPs"
+    assert off.message == "the minimum lies near the edge of the sizes at 1e15, 2e15 FLOPs"
     assert off.advice == "centre the sizes on the minimum: off-centre parabolas are biased"
 
 
@@ -391,7 +391,7 @@ def test_draws_without_a_minimum_are_a_finding() -> None:
     drawn[:11, 1], drawn[:30, 3] = np.nan, np.nan
     (found,) = valley_findings.of_draws(flops, drawn, ())
     assert found.code == "undefined_draws"
-    assert found.message == "resampled valleys without a minimum: 1.1 % at 1e+16 FLOPs, 3.0 % at 1e+18 FLOPs"
+    assert found.message == "resampled valleys without a minimum: 1.1 % at 1e16 FLOPs, 3.0 % at 1e18 FLOPs"
     assert "from 5 % on there is no interval" in found.advice
 
 

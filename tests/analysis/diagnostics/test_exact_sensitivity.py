@@ -86,7 +86,7 @@ def test_ranges_of_compute() -> None:
     found = choices(columns(9))
     ranges = {o: t["flops"].tolist() for (c, o), (t, _) in found.items() if c == "compute range"}
     assert list(ranges) == [
-        "up to 3e+15 FLOPs", "up to 5e+15 FLOPs", "up to 7e+15 FLOPs", "from 3e+15 FLOPs", "from 5e+15 FLOPs",
+        "up to 3e15 FLOPs", "up to 5e15 FLOPs", "up to 7e15 FLOPs", "from 3e15 FLOPs", "from 5e15 FLOPs",
     ]  # fmt: skip
     assert [len(v) for v in ranges.values()] == [3, 5, 7, 6, 4]
     bare = columns(9)

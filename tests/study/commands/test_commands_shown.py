@@ -388,3 +388,14 @@ def test_a_point_is_named_as_a_word_or_as_an_option(ended: tuple[StudyFolder, di
 def test_show_says_nothing_of_mlflow_where_it_is_off(ended: tuple[StudyFolder, dict[int, str]]) -> None:
     study, keys = ended
     assert "MLflow" not in study_command("show", "mixed", keys[1], cwd=root(study)).stdout
+
+
+@pytest.mark.parametrize("command", ["plan", "bench"])
+def test_a_word_that_is_missing_is_said_in_one_line_and_as_json(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--json"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"study {command}: ") and shown.err.count("\n") == 1
+    assert f" is missing; usage: python -m study {command} " in shown.err
+    assert json.loads(shown.out) == {"format": 1, "command": command, "error": shown.err.split(": ", 1)[1].strip()}
