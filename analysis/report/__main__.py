@@ -17,7 +17,6 @@ USAGE = """usage: python -m analysis.report fit=reports/STUDY/fit.json [out=repo
   figures  formats of the figures: svg, pdf, png, or some of them (default: all three); their data as csv too
   size     of the figures' files: screen, or in print column (3.35 inches wide) or page (7 inches wide)"""
 PATHS = ("fit", "out", "runs")
-KINDS = {"figures": "format of figures", "size": "size"}
 CHOICES = {"figures": ("svg", "pdf", "png"), "size": ("screen", "column", "page")}
 
 
@@ -43,7 +42,7 @@ def _chosen(key: str, text: str) -> Any:
     named = text.split(",") if key == "figures" else [text]
     bad = [name for name in named if name not in CHOICES[key]]
     if bad:
-        raise ValueError(f"{key}={text}: {bad[0]!r} is no {KINDS[key]}: use {', '.join(CHOICES[key])}")
+        raise ValueError(f"{key}={text}: {bad[0]!r} is not allowed; use {', '.join(CHOICES[key])}")
     return tuple(kind for kind in CHOICES[key] if kind in named) if key == "figures" else text
 
 

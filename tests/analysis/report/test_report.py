@@ -300,7 +300,7 @@ def test_learning_curves_join_when_the_runs_are_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "fit=PATH is missing"),
+        ([], "fit= is missing"),
         (["fits=x"], "did you mean fit=PATH?"),
         ([f"fit={FIT}", "figures=jpg"], "figures=jpg: 'jpg' is not allowed; use svg, pdf, png"),
         ([f"fit={FIT}", "size=poster"], "size=poster: 'poster' is not allowed; use screen, column, page"),
