@@ -185,7 +185,7 @@ def _charts(parameters: Sequence[str], loss: str, search: bool) -> dict[str, Any
     titles = {
         swept: f"{WORDS[loss]} by what was swept",
         scaling: f"Scaling: {WORDS[loss].lower()} by size and by compute",
-        curves: "Validation loss over compute and over tokens, training loss over tokens",
+        curves: "Loss over compute and over tokens",
         more: "Comparison",
     }
     order = (swept, scaling, curves, more) if search else (scaling, curves, swept, more)
