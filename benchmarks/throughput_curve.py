@@ -91,15 +91,10 @@ def points(record: Mapping[str, Any]) -> list[Point]:
 
 
 def presets() -> list[tuple[str, int, StepTime, str]]:
-    """Return what is predicted of each preset of conf/reference: its name, GPUs, step and the profile it is from.
-
-    Of experts no step time is predicted.
-    """
+    """Return what is predicted of each preset of conf/reference: its name, GPUs, step and the profile it is from."""
     found = []
     for path in (conf_folder() / "reference").glob("*.yaml"):
         config = composed([f"+reference={path.stem}"])
-        if config.run().model.experts:
-            continue
         gpus = config.cluster.nodes * config.cluster.gpus_per_node
         profile = "h100_x8_400g" if config.cluster.gpu_memory_gb < 100 else BEYOND
         found.append((path.stem, gpus, step(resolve(config.run()), gpus, profile), profile))

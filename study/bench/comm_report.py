@@ -118,7 +118,9 @@ def device_lines(device: Compute | None) -> list[str]:
     """Return lines for people of a device's ceilings."""
     if device is None:
         return []
-    rates = [(f"{one.of}", one.format, flops(one.per_second)) for one in (*device.matmul, *device.attention)]
+    grouped = [replace(one, of=f"{one.of}, of groups") for one in device.grouped]
+    every = (*device.matmul, *grouped, *device.attention)
+    rates = [(f"{one.of}", one.format, flops(one.per_second)) for one in every]
     lines = ["", *text.aligned([("product or attention", "format", "rate"), *rates], right=(2,))]
     named = (("copy (read and written)", device.copy), ("host to device", device.host_to_device))
     lines += [f"{name}: {rate(value)}" for name, value in named if value is not None]
@@ -221,6 +223,7 @@ def _rounded_rates(device: Compute) -> Compute:
         device,
         matmul=tuple(replace(one, per_second=_rounded(one.per_second)) for one in device.matmul),
         attention=tuple(replace(one, per_second=_rounded(one.per_second)) for one in device.attention),
+        grouped=tuple(replace(one, per_second=_rounded(one.per_second)) for one in device.grouped),
         copy=rounded(device.copy),
         host_to_device=rounded(device.host_to_device),
         launch=rounded(device.launch),

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.grouped.api import grouped_linear
 from train.spec.communication.cluster import Compute, Rate
 
 ROUNDS, CALLS = 5, 10
@@ -22,6 +23,8 @@ NARROW = (
     (16384, 4096, 1024), (16384, 1024, 4096), (16384, 4096, 128256),
     (40960, 256, 704), (40960, 384, 1024), (40960, 768, 2048), (40960, 2048, 5632), (40960, 384, 8192),
 )  # fmt: skip
+GROUPED = ((8, 4096, 4096, 1024), (8, 1024, 4096, 1024), (64, 512, 2048, 1408), (64, 64, 2048, 1408))
+"""Groups, rows of each, columns in, columns out: products of experts in one launch."""
 COPIED, SENT = 1 << 30, 1 << 28
 """Bytes that are copied within the device, and from the host."""
 CPU_SIDES = {"fp32": (256, 512, 1024), "bf16": (256, 512)}
@@ -40,6 +43,7 @@ def ceilings(device: torch.device, say: Callable[[str], None] = lambda text: Non
     say("copies, launches, attention")
     return Compute(
         matmul=rates,
+        grouped=tuple(grouped_rates(device, GROUPED if torch.cuda.get_device_capability(device) >= (9, 0) else ())),
         attention=tuple(rate for shape in ATTENTION for rate in attention_rates(device, *shape)),
         copy=copy_rate(device, COPIED),
         host_to_device=host_rate(device, SENT),
@@ -74,6 +78,16 @@ def matmul_rates(device: torch.device, shapes: tuple[tuple[int, int, int], ...] 
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9):
         for m, k, n in every:
             yield _rate(f"{m} x {k} x {n}", "fp8", 2 * m * k * n, _fp8_product(m, k, n, device), device)
+
+
+def grouped_rates(device: torch.device, shapes: tuple[tuple[int, int, int, int], ...]) -> Iterator[Rate]:
+    """Yield rates of m x k by k x n products in bf16 [FLOP/s], one for each of so many groups."""
+    for groups, m, k, n in shapes:
+        rows = torch.randn(groups * m, k, device=device, dtype=torch.bfloat16)
+        weight = torch.randn(groups, n, k, device=device, dtype=torch.bfloat16)
+        ends = torch.arange(m, groups * m + 1, m, device=device, dtype=torch.int32)
+        call = partial(grouped_linear, rows, weight, ends)
+        yield _rate(f"{groups} x {m} x {k} x {n}", "bf16", 2 * groups * m * k * n, call, device)
 
 
 def _fp8_product(m: int, k: int, n: int, device: torch.device) -> Callable[[], Tensor]:

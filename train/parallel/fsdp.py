@@ -65,7 +65,7 @@ def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> ModelPart:
             # Losses are shares of the global mean already, so gradients are summed, not averaged.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
-    if config.parallel.fsdp_prefetch > 1:
+    if config.parallel.fsdp_prefetch > 1 or mesh.axes.ep > 1:
         _gather_ahead(list(module.blocks.values()), config.parallel.fsdp_prefetch)
     # FSDP2 keeps what copies have not added up yet in the reduce format: in bf16 many micro-batches would be lost.
     late = mesh.axes.dp_replicate > 1 and formats(config.precision).reduce is torch.float32
@@ -85,11 +85,15 @@ def _last_micro(module: FSDPModule, zero: int, copies_late: bool) -> Any:
 
 
 def _gather_ahead(blocks: Sequence[nn.Module], depth: int) -> None:
-    """Let every block gather the weights of the `depth` blocks that come next, forward and backward."""
+    """Let every block gather ahead: weights of its experts, if ranks share them, as the host waits for rows before
+    these are called; with a depth above 1 also those of the `depth` blocks that come next, forward and backward."""
     sharded: list[FSDPModule] = [block for block in blocks if isinstance(block, FSDPModule)]
+    inner = [[one for one in block.modules() if isinstance(one, FSDPModule) and one is not block] for block in blocks]
     for place, block in enumerate(sharded):
-        block.set_modules_to_forward_prefetch(sharded[place + 1 : place + 1 + depth])
-        block.set_modules_to_backward_prefetch(sharded[max(0, place - depth) : place][::-1])
+        further = sharded[place + 1 : place + 1 + depth] if depth > 1 else []
+        block.set_modules_to_forward_prefetch([*inner[place], *further])
+        if depth > 1:
+            block.set_modules_to_backward_prefetch([*inner[place], *sharded[max(0, place - depth) : place][::-1]])
 
 
 def _offloads(config: RunConfig, view: DeviceMesh) -> bool:

@@ -137,6 +137,8 @@ def settings(candidate: Candidate) -> dict[str, Any]:
     parallel = config.parallel
     found: dict[str, Any] = {f"parallel.{name}": getattr(axes, name) for name in ("dp_replicate", "dp_shard", "cp")}
     found |= {"parallel.tp": axes.tp, "parallel.pp": axes.pp, "parallel.strategy": parallel.strategy}
+    if config.model.experts:
+        found["parallel.ep"] = axes.ep
     found["parallel.zero"] = parallel.zero
     if axes.pp > 1:
         found |= {"parallel.pp_schedule": parallel.pp_schedule, "parallel.pp_stages": parallel.pp_stages}

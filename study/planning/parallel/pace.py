@@ -93,9 +93,10 @@ class Pace:
     def _step(self, candidate: Candidate, exposed: float, copies: float, idle: float) -> float:
         layout, count = candidate.layout, _count(candidate)
         config = layout.config
-        kernels = host.kernels(self._cut(layout).blocks, count, 0.0)
-        on_gpu = self._device.type == "cuda"
-        computed = count * self._work(candidate).most + min(host.GAP.values()) * kernels * on_gpu + copies
+        blocks, each, on_gpu = self._cut(layout).blocks, host.of_block(config, layout.axes), self._device.type == "cuda"
+        kernels = host.kernels(blocks, count, 0.0, each)
+        gaps = min(host.GAP.values()) * kernels + host.waits(blocks, count, 0.0, each)
+        computed = count * self._work(candidate).most + gaps * on_gpu + copies
         taken = computed + self._update(layout) + exposed + idle
         if not on_gpu:
             return taken + host.LAUNCH * kernels
@@ -147,7 +148,7 @@ class Pace:
         parallel, memory = config.parallel, config.memory
         sharded = strategy(parallel, axes).startswith("fsdp")
         size = _size(candidate)
-        key: Key = (axes.pp, axes.tp, axes.cp, parallel.pp_schedule, parallel.pp_stages, sharded, size)
+        key: Key = (axes.pp, axes.tp, axes.cp, axes.ep, parallel.pp_schedule, parallel.pp_stages, sharded, size)
         key += (memory.checkpointing, config.precision.name, config.compile.blocks)
         found = self._works.get(key)
         if found is None:
@@ -194,7 +195,7 @@ class Pace:
     def _block(self, layout: Layout, size: int, sharded: bool, mode: str) -> tuple[float, float]:
         """Return the least time of a block forward, and backward with what is made again."""
         config, axes = layout.config, layout.axes
-        key: Key = (axes.tp, axes.cp, size, sharded, mode, config.precision.name, config.compile.blocks)
+        key: Key = (axes.tp, axes.cp, axes.ep, size, sharded, mode, config.precision.name, config.compile.blocks)
         found = self._blocks.get(key)
         if found is None:
             fp8 = config.precision.name == "fp8"
@@ -230,8 +231,8 @@ class Pace:
     def _update(self, layout: Layout) -> float:
         config, axes = layout.config, layout.axes
         parallel = config.parallel
-        key: Key = (axes.fsdp, axes.tp, axes.pp, parallel.pp_schedule, parallel.pp_stages, strategy(parallel, axes))
-        key += (config.precision.name,)
+        key: Key = (axes.fsdp, axes.tp, axes.ep, axes.pp, parallel.pp_schedule, parallel.pp_stages)
+        key += (strategy(parallel, axes), config.precision.name)
         found = self._updates.get(key)
         if found is None:
             ranks = {0, axes.pp // 2, axes.pp - 1}
@@ -249,7 +250,7 @@ class Pace:
             # What is hidden may cost more or less than what is not.
             rooms = [(forward, backward)] if self._plain else [(0.0, 0.0), (math.inf, math.inf)]
             waits = [overlap.exposed(messages, config, room, self._device.memory) for room in rooms]
-            within = min(sum(one.get(axis, 0.0) for axis in ("tp", "cp")) for one in waits)
+            within = min(sum(one.get(axis, 0.0) for axis in overlap.WITHIN) for one in waits)
             found.append((min(sum(one.values()) for one in waits), copies, within))
         exposed, copied, inner = (min(one) for one in zip(*found, strict=True))
         return exposed, copied, inner
@@ -258,7 +259,8 @@ class Pace:
         """Return the messages of a rank with their seconds, and the seconds of copies around them."""
         config, axes = candidate.layout.config, candidate.axes
         parallel, memory = config.parallel, config.memory
-        again = memory.checkpointing if axes.tp * axes.cp > 1 else ""  # which alone is sent again within blocks
+        inner = axes.tp * axes.cp * axes.ep > 1  # whose messages alone are sent again within blocks
+        again = memory.checkpointing if inner else ""
         key: Key = (axes, parallel.zero, parallel.pp_schedule, parallel.pp_stages, candidate.sequences, rank)
         key += (config.compile.blocks, config.precision.name, again)
         found = self._sent.get(key)

@@ -89,6 +89,8 @@ def joins(found: ClusterProfile, ranks: int) -> bool:
 def groups_joined(found: ClusterProfile, axes: Axes) -> bool:
     """Say whether a profile's levels join every group of ranks that a mesh's messages go through."""
     groups = {name: getattr(axes, name) for name in ("tp", "cp", "fsdp", "dp_replicate", "pp")}
+    if axes.ep > 1 and axes.fsdp % axes.ep == 0:
+        groups |= {"ep": axes.ep, "expert_fsdp": axes.expert_fsdp}
     groups |= {"tokens": axes.data * axes.cp, "world": axes.size, "ends": 2 if axes.pp > 1 else 1}
     return all(ranks == 1 or _reaches(found, ranks, stride_of(name, axes)) for name, ranks in groups.items())
 

@@ -27,9 +27,9 @@ OWN = {
 TOP, MEASURED, STEPS = 10, 3, 10
 LEAST_STEPS = 4
 SEARCHED = (
-    "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp", "parallel.tp", "parallel.pp", "parallel.zero",
-    "parallel.pp_schedule", "parallel.pp_stages", "parallel.micro_batch_sequences", "memory.checkpointing",
-    "memory.every", "compile.blocks", "precision.name",
+    "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp", "parallel.tp", "parallel.pp", "parallel.ep",
+    "parallel.zero", "parallel.pp_schedule", "parallel.pp_stages", "parallel.micro_batch_sequences",
+    "memory.checkpointing", "memory.every", "compile.blocks", "precision.name",
 )  # fmt: skip
 """The keys that are searched; one that words give a value stays at it."""
 FORMATS = ("bf16", "fp8")
@@ -143,7 +143,7 @@ def _searchable(run: RunConfig, given: Mapping[str, str]) -> RunConfig:
         run = replace(run, compile=replace(run.compile, blocks=run.compile.blocks or False))
     elif not {"precision", "precision.name"} & set(given):
         run = replace(run, precision=replace(run.precision, name="bf16"))
-    defaults: dict[str, Any] = {"dp_replicate": 1, "dp_shard": None, "cp": 1, "tp": 1, "pp": 1}
+    defaults: dict[str, Any] = {"dp_replicate": 1, "dp_shard": None, "cp": 1, "tp": 1, "pp": 1, "ep": 1}
     axes = {
         name: getattr(run.parallel, name) if f"parallel.{name}" in given else size for name, size in defaults.items()
     }

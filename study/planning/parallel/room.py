@@ -84,7 +84,7 @@ class Room:
         config, axes = layout.config, layout.axes
         parallel, memory = config.parallel, config.memory
         how = strategy(parallel, axes)
-        key = (axes.fsdp, axes.tp, axes.pp, parallel.pp_schedule, parallel.pp_stages, how, self._offload)
+        key = (axes.fsdp, axes.tp, axes.ep, axes.pp, parallel.pp_schedule, parallel.pp_stages, how, self._offload)
         ranks = self._weights.get(key)
         if ranks is None:
             ranks = self._weights[key] = tuple(self._rank(layout, rank) for rank in {0, axes.pp - 1})
@@ -100,7 +100,7 @@ class Room:
         return Weights(rank, moments + (4 * part.shard if offload != "parameters" else 0), part)
 
     def _mode(self, layout: Layout, mode: str) -> Kept:
-        key = (mode, layout.config.precision.name)
+        key = (mode, layout.config.precision.name, layout.axes.ep > 1)
         if key not in self._kept:
             self._kept[key] = kept.block(layout.config, self.question.device, mode, 1)
         return self._kept[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,7 +127,14 @@ def meshes(question: Question) -> Iterator[Axes]:
                 yield from ({name: size, **more} for more in rest(left // size, place + 1))
 
     for sizes in rest(question.gpus, 0):
-        yield Axes(**sizes)
+        yield from _with_experts(question, Axes(**sizes))
+
+
+def _with_experts(question: Question, axes: Axes) -> Iterator[Axes]:
+    """Yield a mesh with every number of its ranks that can share experts, 1 first."""
+    parallel, experts = question.config.parallel, question.config.model.experts
+    shared = [parallel.ep] if question.stays("parallel.ep") else _divisors(math.gcd(experts, axes.fsdp))
+    yield from (replace(axes, ep=ep) for ep in (shared if experts else [parallel.ep]))
 
 
 @cache
@@ -137,7 +145,7 @@ def _divisors(number: int) -> tuple[int, ...]:
 def _parallels(question: Question, axes: Axes) -> Iterator[ParallelConfig]:
     """Yield what a mesh leaves open, once each: stages of ZeRO where weights are cut, schedules where layers are."""
     base = question.config.parallel
-    sizes = {name: getattr(axes, name) for name in ("dp_replicate", "dp_shard", "cp", "tp", "pp")}
+    sizes = {name: getattr(axes, name) for name in ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")}
     base = replace(base, strategy="auto", micro_batch_sequences=None, **sizes)
     stages: tuple[int, ...] = (3,)
     if axes.fsdp > 1:  # a pipeline sums gradients once per step in any case, so that 1 is as 2

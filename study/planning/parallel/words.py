@@ -16,7 +16,7 @@ from study.planning.parallel.search import Priced
 from study.planning.parallel.space import Candidate
 from train.spec.mesh import Axes
 
-SHORT = {"dp_replicate": "replicas", "dp_shard": "shards", "cp": "cp", "tp": "tp", "pp": "pp"}
+SHORT = {"dp_replicate": "replicas", "dp_shard": "shards", "cp": "cp", "tp": "tp", "pp": "pp", "ep": "ep"}
 
 
 def title(question: Question) -> str:
@@ -195,15 +195,17 @@ def grouped(time: StepTime) -> dict[str, float]:
 
 def _layouts(answer: Answer) -> Table:
     rows = []
+    names = [name for name in SHORT if name != "ep" or answer.question.config.model.experts]
     for place, one in enumerate(answer.best, 1):
         candidate, axes, config = one.candidate, one.candidate.axes, one.candidate.config
-        sizes = [str(getattr(axes, name)) for name in SHORT]
+        sizes = [str(getattr(axes, name)) for name in names]
         zero = str(config.parallel.zero) if axes.fsdp > 1 else "-"
         micro = f"{candidate.accumulated} x {candidate.sequences}"
         kept = config.memory.checkpointing
         compiled = "yes" if config.compile.blocks else "no"
         rows.append((str(place), *sizes, _schedule(candidate), zero, micro, kept, compiled, config.precision.name))
-    head = ("", *SHORT.values(), "schedule", "ZeRO", "micro-batches", "checkpoint", "compiled", "format")
+    told = ("schedule", "ZeRO", "micro-batches", "checkpoint", "compiled", "format")
+    head = ("", *(SHORT[name] for name in names), *told)
     return Table("Fastest layouts, as predicted", head, tuple(rows))
 
 

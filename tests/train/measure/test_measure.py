@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from train.measure.__main__ import main, processor
-from train.measure.device import attention_rates, copy_rate, host_rate, launch_seconds, matmul_rates, seconds_of
+from train.measure.device import (
+    attention_rates,
+    copy_rate,
+    grouped_rates,
+    host_rate,
+    launch_seconds,
+    matmul_rates,
+    seconds_of,
+)
 from train.measure.links import LevelGroups, levels_of
 
 CPU = torch.device("cpu")
@@ -37,7 +45,13 @@ def test_a_device_has_its_rates() -> None:
     assert [(rate.of, rate.format) for rate in rates] == [("64 x 32 x 16", name) for name in ("bf16", "fp16", "fp32")]
     forward, both = attention_rates(CPU, 1, 2, 32, 8)
     assert (forward.of, both.of) == ("1 x 2 x 32 x 8, causal, forward", "1 x 2 x 32 x 8, causal, forward and backward")
-    found = [*(rate.per_second for rate in (*rates, forward, both)), copy_rate(CPU, 4096), host_rate(CPU, 4096)]
+    (grouped,) = grouped_rates(CPU, ((4, 16, 32, 8),))
+    assert (grouped.of, grouped.format) == ("4 x 16 x 32 x 8", "bf16")
+    found = [
+        *(rate.per_second for rate in (*rates, grouped, forward, both)),
+        copy_rate(CPU, 4096),
+        host_rate(CPU, 4096),
+    ]
     assert all(0 < rate < 1e15 for rate in found)
     assert launch_seconds(CPU) > 0
 

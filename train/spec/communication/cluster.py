@@ -92,12 +92,14 @@ class Rate:
 class Compute:
     """Ceilings of one device; null where they are not known.
 
-    matmul, attention: [FLOP/s]. copy: within its memory, read and written [B/s]. host_to_device: from page-locked
-    memory [B/s]. launch: from one kernel to the next, if each does nothing [s]. memory: its size [bytes].
+    matmul, attention, grouped: [FLOP/s]; grouped: products of several groups in one launch. copy: within its memory,
+    read and written [B/s]. host_to_device: from page-locked memory [B/s]. launch: from one kernel to the next, if each
+    does nothing [s]. memory: its size [bytes].
     """
 
     matmul: tuple[Rate, ...] = ()
     attention: tuple[Rate, ...] = ()
+    grouped: tuple[Rate, ...] = ()
     copy: float | None = None
     host_to_device: float | None = None
     launch: float | None = None
@@ -242,7 +244,7 @@ def _check(profile: ClusterProfile) -> None:
         value = getattr(profile.compute, name)
         if value is not None:
             _positive(f"compute.{name}", value, "")
-    for rate in (*profile.compute.matmul, *profile.compute.attention):
+    for rate in (*profile.compute.matmul, *profile.compute.attention, *profile.compute.grouped):
         _positive(f"compute: {rate.of} in {rate.format}: per_second", rate.per_second, "")
 
 

@@ -18,6 +18,7 @@ from train.spec.counts import head_dim, kv_heads, mlp_width
 from train.spec.mesh import Axes
 from train.spec.step_time.attention import Attention
 from train.spec.step_time.device import Device
+from train.spec.step_time.experts import ExpertShape, expert_passes, expert_products, expert_shape
 from train.spec.step_time.products import product
 from train.spec.step_time.result import (
     AGAIN,
@@ -25,8 +26,10 @@ from train.spec.step_time.result import (
     ATTENTION,
     CASTS,
     ELEMENTWISE,
+    GROUPED,
     MATMUL,
     NARROW,
+    ROUTING,
     added,
 )
 
@@ -38,6 +41,7 @@ LEAST = 2.5e-6
 (benchmarks/trainer_notes.md)."""
 FULL = 4
 """Bytes of a weight or gradient as it is kept: fp32."""
+PHASES = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class BlockShape:
     tokens: of the micro-batch, gathered over tp. width, joint (queries, keys and values), hidden: channels of the whole
     model. cut: ranks of tp. size: bytes of a number. format: of products. history: of fp8's factors. keep: the gated
     product is kept. casts: weights and their gradients change format here, not in FSDP2's messages. compiled: its
-    forward pass is one function, all of which runs where it is made again.
+    forward pass is one function, all of which runs where it is made again. experts: those of its feed-forward layer, if
+    it has any; hidden is of what every token goes through beside them, 0 where that is nothing.
     """
 
     tokens: int
@@ -62,17 +67,20 @@ class BlockShape:
     casts: bool
     compiled: bool
     attention: Attention
+    experts: ExpertShape | None = None
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
-        """What its four products make of what, on this rank: channels in, channels out."""
+        """What its products make of what, on this rank: channels in, channels out; those of experts are not in it."""
         cut, width, hidden = self.cut, self.width, self.hidden // self.cut
-        return ((width, self.joint // cut), (width // cut, width), (width, 2 * hidden), (hidden, width))
+        attention = ((width, self.joint // cut), (width // cut, width))
+        router = ((width, self.experts.count),) if self.experts else ()
+        return (*attention, *router, *(((width, 2 * hidden), (hidden, width)) if hidden else ()))
 
     @property
     def matrices(self) -> int:
-        """Numbers of its matrices on this rank."""
-        return sum(into * out for into, out in self.products)
+        """Numbers of its matrices on this rank, of experts as well."""
+        return sum(into * out for into, out in self.products) + (self.experts.numbers if self.experts else 0)
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,7 @@ def shape_of(
     size, each = short(config), head_dim(model)
     heads, groups = model.width // each, kv_heads(model)
     format = "bf16" if config.precision.name == "fp8" else config.precision.name
+    tokens = sequences * length // axes.cp
     attention = Attention(
         sequences=sequences,
         heads=heads // axes.tp,
@@ -104,10 +113,10 @@ def shape_of(
         format=format,
     )
     return BlockShape(
-        tokens=sequences * length // axes.cp,
+        tokens=tokens,
         width=model.width,
         joint=model.width + 2 * groups * each,
-        hidden=mlp_width(model),
+        hidden=mlp_width(model) * (model.shared_experts if model.experts else 1),
         cut=axes.tp,
         size=size,
         format="fp8" if narrow else format,
@@ -116,6 +125,7 @@ def shape_of(
         casts=not sharded and size < FULL,
         compiled=config.compile.blocks is not False and not config.compile.cuda_graphs,
         attention=attention,
+        experts=expert_shape(config, axes, tokens, size, format) if model.experts else None,
     )
 
 
@@ -125,25 +135,29 @@ def block_time(shape: BlockShape, device: Device) -> BlockTime:
     forward = _products(shape, device, backward=False)
     elementwise = {ELEMENTWISE: _forward_passes(shape) / device.memory}
     mixed = {ATTENTION: shape.attention.seconds(device, "forward")}
-    last = _one_product(shape, device, *shape.products[-1])
+    routing = _routing(shape, device, "forward")
+    last = _one_product(shape, device, *shape.products[-1]) if shape.hidden else {}
     # Torch stops where the last tensor is there that the backward pass needs: the last product and sum are not made,
     # unless they are within compiled code.
     again_products = added((1.0, forward), (0.0 if shape.compiled else -1.0, last), (1.0, mixed))
-    partly = elementwise[ELEMENTWISE] - _last_sum(shape) / device.memory
-    again_passes = elementwise[ELEMENTWISE] if shape.compiled else partly
+    passes = elementwise[ELEMENTWISE] + sum(routing.values())
+    partly = passes - _last_sum(shape) / device.memory
+    again_passes = passes if shape.compiled else partly
+    casts = _casts(shape, device, forward=True)
     return BlockTime(
-        forward=added((1.0, forward), (1.0, mixed), (1.0, elementwise), (1.0, _casts(shape, device, forward=True))),
+        forward=added((1.0, forward), (1.0, mixed), (1.0, elementwise), (1.0, routing), (1.0, casts)),
         backward=added(
             (1.0, _products(shape, device, backward=True)),
             (1.0, {ATTENTION: shape.attention.seconds(device, "backward")}),
             (1.0, {ELEMENTWISE: _backward_passes(shape) / device.memory}),
+            (1.0, _routing(shape, device, "backward")),
             (1.0, _casts(shape, device, forward=False)),
         ),
         again={
             "none": {},
             "selective": {AGAIN_ELEMENTWISE: partly},
             "full": {
-                AGAIN: again_products.get(MATMUL, 0.0) + again_products[ATTENTION],
+                AGAIN: sum(again_products.get(name, 0.0) for name in (MATMUL, GROUPED, ATTENTION)),
                 AGAIN_ELEMENTWISE: again_passes + again_products.get(NARROW, 0.0),
             },
         },
@@ -170,7 +184,13 @@ def _products(shape: BlockShape, device: Device, backward: bool) -> dict[str, fl
         of_input = product(device, shape.format, (shape.tokens, out, into), size, shape.size)
         of_weight = product(device, shape.format, (out, shape.tokens, into), size, gradient)
         found = added((1.0, found), (1.0, of_input), (1.0, of_weight))
+    if shape.experts:
+        found = added((1.0, found), (1.0, expert_products(shape.experts, device, PHASES[backward])))
     return found
+
+
+def _routing(shape: BlockShape, device: Device, phase: str) -> dict[str, float]:
+    return {ROUTING: expert_passes(shape.experts, phase) / device.memory} if shape.experts else {}
 
 
 def _forward_passes(shape: BlockShape) -> float:
@@ -211,4 +231,4 @@ def _casts(shape: BlockShape, device: Device, forward: bool) -> dict[str, float]
         moved += (2 * FULL + 2) * shape.matrices if forward else 0
     elif shape.casts:
         moved += (FULL + shape.size) * shape.matrices
-    return {CASTS: max(moved / device.memory, LEAST * len(shape.products))} if moved else {}
+    return {CASTS: max(moved / device.memory, LEAST * (len(shape.products) + 2 * bool(shape.experts)))} if moved else {}

@@ -17,7 +17,7 @@ def copied(messages: Iterable[Message], config: RunConfig) -> float:
     """Return the bytes read and written around the messages of a step."""
     moved = 0.0
     for message in messages:
-        if message.axis == "fsdp":
+        if message.axis in ("fsdp", "expert_fsdp"):
             moved += _weights(message, config)
         elif message.axis in ("tp", "cp") and message.collective in (ALL_GATHER, REDUCE_SCATTER):
             # Parts of sequences are put in their order in a tensor of their own (train.parallel.collectives).

@@ -25,18 +25,24 @@ ALSO = {"fp16": "bf16"}
 """Formats whose products are as fast as another's, for a profile that has that alone (train.spec.device_peaks)."""
 SIDES = r"(\d+) x (\d+) x (\d+)"
 """How a measured product names its shape in `compute.matmul.of`: m x k x n (train.measure.device)."""
+GROUPS = r"(\d+) x " + SIDES
+"""How products of groups in one launch name theirs in `compute.grouped.of`: groups x m x k x n, m rows of each."""
 BY_DATASHEET = "dense"
 """How rates of a data sheet begin in `compute.matmul.of`, also where a profile is measured otherwise."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A product m x k x n as it was measured, and its share of the sustained rate of its format, at most 1."""
+    """A product m x k x n as it was measured, and its share of the sustained rate of its format, at most 1.
+
+    groups: how many of them were one launch; 1: a plain product.
+    """
 
     m: int
     k: int
     n: int
     share: float
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,15 +86,17 @@ class Device:
             )
         return found
 
-    def correction(self, format: str, sides: tuple[int, int, int], expected: tuple[float, ...]) -> float:
+    def correction(self, format: str, sides: tuple[int, int, int, int], expected: tuple[float, ...]) -> float:
         """Return by how much the nearest measured product was faster than expected of it; 1: none is near.
 
-        expected: for each measured product of the format, the share of the best rate that it was expected to have.
+        sides: groups, m, k, n. expected: for each measured product of the format, the share of the best rate that it
+        was expected to have.
         """
         near = [
             (apart, one.share / share)
             for one, share in zip(dict(self.products).get(format, ()), expected, strict=True)
-            if (apart := distance(sides, (one.m, one.k, one.n))) <= ALIKE
+            if (one.groups > 1) == (sides[0] > 1)
+            and (apart := distance(sides, (one.groups, one.m, one.k, one.n))) <= ALIKE
         ]
         return min(near)[1] if near else 1.0
 
@@ -145,6 +153,11 @@ def _measured(kind: str, compute: Compute, form: str, best: float) -> tuple[Meas
         if rate.format == form and sides:
             m, k, n = (int(side) for side in sides.groups())
             found.append(Measured(m, k, n, min(1.0, _reached(kind, rate) / best)))
+    for rate in compute.grouped:
+        sides = re.match(GROUPS, rate.of)
+        if rate.format == form and sides:
+            groups, m, k, n = (int(side) for side in sides.groups())
+            found.append(Measured(m, k, n, min(1.0, _reached(kind, rate) / best), groups))
     return tuple(found)
 
 

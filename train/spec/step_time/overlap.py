@@ -12,8 +12,13 @@ from collections.abc import Mapping
 from train.spec.communication.messages import SEND, Message
 from train.spec.config import RunConfig
 
-NAMES = {"fsdp": "fsdp", "dp_replicate": "dp", "tokens": "dp", "tp": "tp", "cp": "cp", "pp": "pp", "ends": "pp"}
+NAMES = {
+    "fsdp": "fsdp", "expert_fsdp": "fsdp", "dp_replicate": "dp", "tokens": "dp", "tp": "tp", "cp": "cp", "ep": "ep",
+    "pp": "pp", "ends": "pp",
+}  # fmt: skip
 """Axes of messages as `StepTime.exposed` names them; others keep their name."""
+WITHIN = ("tp", "cp", "ep")
+"""Those whose messages are sent within a layer, which waits for them."""
 CONTENTION = 16.0
 """What a byte sent beside compute takes of it, in bytes of passes over memory: both share memory, multiprocessors and
 power. By bytes rather than seconds, as a slower network takes more of these for the same bytes.

@@ -62,21 +62,25 @@ def step_time(config: RunConfig, axes: Axes, cluster: ClusterProfile, slowest: f
     room = sum(busiest.forward.values()), sum(busiest.backward.values())
     exposed = overlap.exposed(messages, config, room, device.memory)
     count = len(work.micro.sizes)
-    kernels = host.kernels(busiest.blocks, count, busiest.recomputed)
-    gaps = {GAPS: kernels * host.GAP[host.graphed(config, axes.size)]} if device.type == "cuda" else {}
+    each = host.of_block(config, axes)
+    kernels = host.kernels(busiest.blocks, count, busiest.recomputed, each)
+    waits = host.waits(busiest.blocks, count, busiest.recomputed, each)
+    between = kernels * host.GAP[host.graphed(config, axes.size)] + waits
+    gaps = {GAPS: between} if device.type == "cuda" else {}
     moved = {COPIES: copied(messages, config), SUMS: accumulated(config, axes, busiest.number, count)}
     parts = added((1.0, busiest.forward), (1.0, busiest.backward), (1.0, gaps), (1.0 / device.memory, moved))
     compute = sum(parts.values())
     pipeline = None
     if axes.pp > 1:
-        within = sum(exposed.get(axis, 0.0) for axis in ("tp", "cp"))
+        within = sum(exposed.get(axis, 0.0) for axis in overlap.WITHIN)
         pipeline = work.pipeline(cluster, ranks, within / busiest.seconds)
     bubble = pipeline.bubble if pipeline else 0.0
     if axes.size > 1 and slowest > 1.0:
         exposed["stragglers"] = (slowest - 1.0) * compute
     update = update_time(config, axes, busiest.number, device)
     launched = max(
-        host.launches(config, host.kernels(rank.blocks, count, rank.recomputed), rank.blocks, count) for rank in ranks
+        host.launches(config, host.kernels(rank.blocks, count, rank.recomputed, each), rank.blocks, count)
+        for rank in ranks
     )
     taken = compute + sum(exposed.values()) + bubble + update  # while the GPU waits for others, launches go on
     return StepTime(

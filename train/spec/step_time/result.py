@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from train.spec.step_time.timeline import Pipeline
 
 MATMUL, NARROW, ATTENTION, HEAD = "matmul", "narrow matmul", "attention", "head"
+GROUPED, ROUTING = "products of experts", "routing"
 ELEMENTWISE, LOSS, EMBEDDING, CASTS = "norms and elementwise", "loss", "embedding", "casts"
 AGAIN, AGAIN_ELEMENTWISE, COPIES, GAPS = "recomputation", "recomputed elementwise", "copies of messages", "gaps"
 SUMS = "sums over micro-batches"
-"""Parts of `StepTime.parts`. narrow matmul: products that wait for memory. gaps: between kernels."""
-ARITHMETIC = frozenset((MATMUL, ATTENTION, HEAD, AGAIN))
+"""Parts of `StepTime.parts`. narrow matmul: products that wait for memory. routing: passes over scores and over rows of
+experts. gaps: between kernels."""
+ARITHMETIC = frozenset((MATMUL, GROUPED, ATTENTION, HEAD, AGAIN))
 """Parts whose limit is arithmetic; of all others but gaps it is memory."""
 
 

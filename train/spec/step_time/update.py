@@ -39,7 +39,7 @@ def update_time(config: RunConfig, axes: Axes, rank: int, device: Device) -> flo
     hidden = 0
     if name == "muon":
         matrices = [weight for weight in block_weights(config.model).values() if len(weight.shape) > 1]
-        hidden = part.blocks * largest_shards(matrices, axes.fsdp if part.sharded else 1, axes.tp)
+        hidden = part.blocks * largest_shards(matrices, axes.fsdp if part.sharded else 1, axes.tp, axes.ep)
     plain = "adamw" if name == "muon" else name
     moments = 2 * each * MOMENTS[plain]
     moved = (NORM + FIXED + moments) * (part.shard - hidden) + (NORM + FIXED + 2 * each + MUON_PASSES) * hidden
@@ -68,11 +68,6 @@ def accumulated(config: RunConfig, axes: Axes, rank: int, micro_batches: int) ->
 
 def check(config: RunConfig, device: Device) -> None:
     """Raise ValueError, naming the key, for an update that is not modelled, or of which the profile lacks a figure."""
-    if config.model.experts:
-        raise ValueError(
-            f"model.experts={config.model.experts}: the grouped products and messages of experts have not been "
-            "measured, so that the step's time is not predicted; `python -m study plan memory` says what fits"
-        )
     if config.memory.offload == "parameters":
         raise ValueError(
             "memory.offload=parameters: the update runs on the CPU, whose speed no cluster profile has, so that the "
@@ -88,23 +83,32 @@ def check(config: RunConfig, device: Device) -> None:
 def _muon(config: RunConfig, device: Device, format: str) -> float:
     """Return the seconds of one block's Newton-Schulz iterations."""
     return config.optim.muon_iterations * sum(
-        count * _iteration(device, format, *sorted(sides)) for count, sides in _matrices(config.model)
+        count * _iteration(device, format, *sorted(sides), groups) for count, groups, sides in _matrices(config.model)
     )
 
 
-def _matrices(model: ModelConfig) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield how many matrices of which sides a block has for Muon: queries, keys and values each are one."""
-    width, keys = model.width, kv_heads(model) * head_dim(model)
-    yield from ((2, (width, width)), (2, (keys, width)), (3, (mlp_width(model), width)))
+def _matrices(model: ModelConfig) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Yield how many matrices of which sides a block has for Muon: queries, keys and values each are one.
+
+    (times, groups, sides): groups are matrices of one weight that go through products together, as experts' do.
+    """
+    width, keys, hidden = model.width, kv_heads(model) * head_dim(model), mlp_width(model)
+    yield from ((2, 1, (width, width)), (2, 1, (keys, width)))
+    if not model.experts:
+        yield 3, 1, (hidden, width)
+        return
+    yield from ((1, 1, (model.experts, width)), (3, model.experts, (hidden, width)))
+    if model.shared_experts:
+        yield 3, 1, (model.shared_experts * hidden, width)
 
 
 @lru_cache(maxsize=1024)
-def _iteration(device: Device, format: str, short: int, long: int) -> float:
+def _iteration(device: Device, format: str, short: int, long: int, groups: int) -> float:
     """Return the seconds of one iteration: x x', its square, and their product with x, with the sums between them."""
     size = 4 if format == "fp32" else 2
-    large, small = size * short * long, size * short * short
-    first = seconds(device, format, (short, long, short), 2.0 * large + small)[0]
-    square = seconds(device, format, (short, short, short), 3.0 * small)[0]
-    last = seconds(device, format, (short, short, long), small + 2.0 * large)[0]
+    large, small = groups * size * short * long, groups * size * short * short
+    first = seconds(device, format, (short, long, short), 2.0 * large + small, groups)[0]
+    square = seconds(device, format, (short, short, short), 3.0 * small, groups)[0]
+    last = seconds(device, format, (short, short, long), small + 2.0 * large, groups)[0]
     sums = ITERATION_LARGE * large + ITERATION_SMALL * small
     return first + square + last + sums / device.memory

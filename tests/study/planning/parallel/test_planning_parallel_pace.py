@@ -22,6 +22,7 @@ from train.spec.step_time import step_time
 LAST_DIGITS = 1 + 1e-9
 WIDE = ModelConfig(width=4096, layers=16, head_dim=128, kv_heads=8, mlp_width=14336, qk_norm=False)
 WINDOWS = replace(MODEL, window=128, global_every=3)
+EXPERTS = replace(MODEL, mlp_width=704, experts=8, shared_experts=1)
 VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "plain": ((), {}),
     "wide": ((), {"model": WIDE}),
@@ -33,6 +34,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "passes of a pipeline": (("parallel.pp=2", "parallel.pp_micro_batches=8"), {}),
     "offloaded": ((), {"memory": MemoryConfig(offload="optimizer")}),
     "not compiled": ((), {"batch": BatchConfig(tokens=50 * 1024)}),
+    "experts": ((), {"model": EXPERTS}),
     "on a CPU": ((f"cluster={CPU}",), {}),
 }
 
@@ -57,7 +59,7 @@ def test_no_step_is_shorter_than_its_bounds(name: str, gpus: int, seed: int) -> 
         assert pace.closer(one) <= exact
 
 
-@pytest.mark.parametrize("name", ["plain", "windows", "not compiled"])
+@pytest.mark.parametrize("name", ["plain", "windows", "not compiled", "experts"])
 def test_the_best_are_those_of_pricing_everything(name: str) -> None:
     one_question = asked(name, 4)
     every = [

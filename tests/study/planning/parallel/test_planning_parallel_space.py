@@ -11,15 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.planning.parallel import profiles
-from study.planning.parallel.answer import needed
+from study.planning.parallel.answer import answer, needed
+from study.planning.parallel.answer import settings as settings_of
 from study.planning.parallel.links import fullest
 from study.planning.parallel.question import ask
 from study.planning.parallel.room import Room
 from study.planning.parallel.space import TOO_MANY, UNEVEN, Candidate, Space, meshes, space
+from study.planning.parallel.words import command
 from tests.study.planning.parallel.questions import CPU, MODEL, config, question
 from train.spec import mesh
 from train.spec.communication.cluster import write_profile
 from train.spec.mesh import Axes
+from train.spec.step_time import step_time
 
 
 def test_a_question_has_a_profile_gpus_and_what_stays() -> None:
@@ -68,6 +71,19 @@ def test_a_profile_may_be_a_file_without_a_memory(tmp_path: Path) -> None:
     assert ask([f"cluster={path}", "cluster.gpu_memory_gb=141"], config).profile == mine
     with pytest.raises(ValueError, match="does not say how much memory a GPU has: give"):
         ask([f"cluster={path}"], config)
+
+
+def test_ranks_that_shard_share_experts_in_every_way_or_as_it_is_said() -> None:
+    model = replace(MODEL, experts=8)
+    every = {
+        (axes.fsdp, axes.ep) for axes in meshes(question("gpus=16", model=model)) if axes.cp * axes.tp * axes.pp == 1
+    }
+    assert every == {(size, ep) for size in (1, 2, 4, 8, 16) for ep in (1, 2, 4, 8) if ep <= size}
+    assert {axes.ep for axes in meshes(question("gpus=16", "parallel.ep=4", model=model))} == {4}
+    assert {axes.ep for axes in meshes(question("gpus=16"))} == {1}
+    found = answer(question("gpus=8", "top=3", model=model), step_time)
+    assert all(settings_of(one.candidate)["parallel.ep"] == one.candidate.axes.ep for one in found.best)
+    assert "parallel.ep=" in command(found)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 6, 8, 64])
