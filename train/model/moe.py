@@ -29,7 +29,7 @@ from train.spec.counts import experts_per_token, mlp_width
 
 class Routed(NamedTuple):
     """What a layer says of its routing: the loss that balances it, summed over trained tokens and with its weight (fp32
-    scalar), and how many tokens went to each expert (experts,) fp32."""
+    scalar), and how many trained tokens went to each expert (experts,) fp32."""
 
     balance: Tensor
     load: Tensor
@@ -84,30 +84,30 @@ class MoE(nn.Module):
         scores = scores.softmax(-1) if self.softmax else scores.sigmoid()
         weights, chosen = scores.topk(self.chosen, dim=-1)
         picked = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
-        load = picked.sum(0)
-        balance = self._balance(scores, picked, x.shape[:2], counted)
+        here = scores.new_ones(*x.shape[:2], 1) if counted is None else counted.to(scores.dtype).unsqueeze(-1)
+        counts = (picked.view(*x.shape[:2], -1) * here).sum(1)
+        balance = self._balance(scores, counts, here)
         weights = weights / weights.sum(-1, keepdim=True)
         order, back = _order(chosen)
-        made = self.exchange(reordered(rows, order, back), load, self.experts)
+        made = self.exchange(reordered(rows, order, back), picked.sum(0), self.experts)
         mixed: Tensor = _Combined.apply(made, weights, order, back)  # type: ignore[no-untyped-call]
         if self.shared is not None:
             mixed = mixed + self.shared(rows)
-        return mixed.view_as(x), Routed(balance, load)
+        return mixed.view_as(x), Routed(balance, counts.sum(0))
 
-    def _balance(self, scores: Tensor, picked: Tensor, shape: torch.Size, counted: Tensor | None) -> Tensor:
+    def _balance(self, scores: Tensor, counts: Tensor, here: Tensor) -> Tensor:
         """Return the loss that balances the load of each sequence, times its trained tokens, summed.
 
         DeepSeek-V3, equations 17 to 20: the share of a sequence's choices that went to each expert, times the number of
         experts, times its mean score. Over a sequence and not over a batch, so that neither micro-batches nor ranks
-        change it.
+        change it. counts: choices of each sequence's trained tokens, (batch, experts); here: which those are, 1 or 0,
+        (batch, length, 1).
         """
         if not self.balance_weight:
             return scores.new_zeros(())
         shares = scores if self.softmax else scores / scores.sum(-1, keepdim=True)
-        here = scores.new_ones(*shape, 1) if counted is None else counted.to(scores.dtype).unsqueeze(-1)
-        counts = torch.cat(((picked.view(*shape, -1) * here).sum(1), here.sum(1)), -1)
-        counts = self.over_sequence(counts)
-        likely = (shares.view(*shape, -1) * here).sum(1)
+        counts = self.over_sequence(torch.cat((counts, here.sum(1)), -1))
+        likely = (shares.view(*here.shape[:2], -1) * here).sum(1)
         frequent = counts[:, :-1] / counts[:, -1:].clamp(min=1.0)
         return (frequent * likely).sum() * (self.balance_weight * self.count / self.chosen)
 
@@ -117,23 +117,51 @@ class Routing:
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None
+        self.factor: Tensor | float = 1.0
+        """What losses are multiplied by before their backward pass, for parts of a model that do not have them; set by
+        train.parallel.pipeline."""
 
     def added(self, loss: Tensor, routed: Sequence[Routed], counted: Tensor | None) -> Tensor:
         """Return a summed loss whose gradient is that of balancing, too; its number stays. Notes what was routed.
 
         counted: which tokens the loss is of; None: not known, and nothing is noted.
         """
+        balance = self._noted(routed, counted)
+        return loss + (balance - balance.detach())
+
+    def attached(self, x: Tensor, routed: Sequence[Routed], counted: Tensor | None) -> Tensor:
+        """Return the residual stream x, whose backward pass begins that of balancing, too. Notes what was routed."""
+        found: Tensor = _Attached.apply(x, self._noted(routed, counted), self.factor)  # type: ignore[no-untyped-call]
+        return found
+
+    def _noted(self, routed: Sequence[Routed], counted: Tensor | None) -> Tensor:
+        """Return the balancing loss of all layers."""
         balance = torch.stack([one.balance for one in routed]).sum()
         if counted is not None:
             loads = torch.cat([one.load for one in routed])
             sums = torch.cat((loads, balance.detach()[None], counted.sum()[None])).double()
             self._sums = sums if self._sums is None else self._sums + sums
-        return loss + (balance - balance.detach())
+        return balance
 
     def take(self) -> Tensor | None:
         """Return the sums and begin anew: tokens of each layer's experts, the balancing loss, trained tokens; fp64."""
         sums, self._sums = self._sums, None
         return sums
+
+
+class _Attached(torch.autograd.Function):
+    """The stream as it is; its backward pass gives a loss of this part its gradient, a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor, factor: Tensor | float) -> Tensor:
+        ctx.factor, ctx.loss = factor, (loss.dtype, loss.device)
+        return x.view_as(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        dtype, device = ctx.loss
+        return grads[0], torch.as_tensor(ctx.factor, dtype=dtype, device=device), None
 
 
 def _here(rows: Tensor, load: Tensor, experts: Experts) -> Tensor:

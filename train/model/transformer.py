@@ -241,14 +241,15 @@ class Transformer(nn.Module):
                 routed.append(one)
             else:
                 x = block(x, rope, masks[windows[name]], *([caches[name]] if caches else []))
+        learns = bool(routed) and torch.is_grad_enabled()
         if self.norm is None or self.output is None:
-            return x
+            return self.routing.attached(x, routed, counted) if learns else x
         x = self.norm(x)
         tied = self._embedding.weight if self.output.weight is None else None
         if targets is None:
             return self.output.logits(x, tied)
         loss = self.output.loss(x, targets, tied, self.each)
-        return self.routing.added(loss, routed, counted) if routed and torch.is_grad_enabled() else loss
+        return self.routing.added(loss, routed, counted) if learns else loss
 
     def penalise(self, optim: OptimConfig) -> None:
         """Add z-loss and label smoothing to what is trained on, where this part has the head."""

@@ -63,9 +63,12 @@ class Mesh:
 
     def sum_losses_(self, tensor: Tensor) -> Tensor:
         """As `sum_tokens_`, for a loss: in a pipeline its last ranks have it and the others have zeros."""
-        self.sum_tokens_(tensor)
+        return self.over_stages_(self.sum_tokens_(tensor))
+
+    def over_stages_(self, tensor: Tensor, largest: bool = False) -> Tensor:
+        """Replace what each stage of a pipeline has by the sum of all, or by the largest, and return it."""
         if self.axes.pp > 1:
-            dist.all_reduce(tensor, group=self.group("pp"))
+            dist.all_reduce(tensor, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=self.group("pp"))
         return tensor
 
 

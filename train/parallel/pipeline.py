@@ -96,6 +96,8 @@ class Pipeline:
         """
         self._divisor = valid.double() / scale
         self._losses = []
+        for part in self._parts:  # stages before the last have no loss but that of balancing their experts
+            part.module.routing.factor = part.loss_factor / self._divisor
         size, wanted = self._micro_batches(len(batch))
         together = self._parallel.pp_micro_batches or wanted
         start = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from train.model.transformer import Transformer
@@ -15,14 +16,16 @@ def routing_metrics(modules: Iterable[Transformer], model: ModelConfig, mesh: Me
     """Return metrics of what was routed since the last call, scalars on the device; {} of dense models.
 
     balance_loss: added to what is trained on, with its weight [nats per trained token]. expert_load_max: tokens of the
-    busiest expert of all layers over the mean of its layer. Every rank calls this.
+    busiest expert of all layers over the mean of its layer, trained ones alone. Every rank calls this.
     """
-    sums = [taken for module in modules if (taken := module.routing.take()) is not None]
-    if not sums:
+    parts = [taken for module in modules if (taken := module.routing.take()) is not None]
+    if not parts:
         return {}
-    whole = mesh.sum_tokens_(sums[0])
-    loads, balance, counted = whole[:-2].view(-1, model.experts), whole[-2], whole[-1]
+    balance = torch.stack([part[-2] for part in parts]).sum()
+    whole = mesh.sum_tokens_(torch.cat([*(part[:-2] for part in parts), balance[None], parts[0][-1:]]))
+    loads, counted = whole[:-2].view(-1, model.experts), whole[-1]
+    busiest = (loads.amax(1) / loads.mean(1).clamp(min=1.0 / model.experts)).max()
     return {
-        "balance_loss": balance / counted.clamp(min=1.0),
-        "expert_load_max": (loads.amax(1) / loads.mean(1)).max(),
+        "balance_loss": mesh.over_stages_(whole[-2] / counted.clamp(min=1.0)),
+        "expert_load_max": mesh.over_stages_(busiest, largest=True),
     }

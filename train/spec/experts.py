@@ -52,10 +52,6 @@ def check_experts(config: RunConfig) -> None:
             f"parallel.tp={parallel.tp} does not cut layers of experts: use parallel.tp=1 and parallel.dp_shard",
         ),
         (
-            parallel.pp > 1,
-            f"the loss that balances experts does not pass the stages of parallel.pp={parallel.pp}: use parallel.pp=1",
-        ),
-        (
             precision in ("fp8", "fp16"),
             f"products of experts have no precision={precision}: use precision=bf16 or fp32",
         ),

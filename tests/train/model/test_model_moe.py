@@ -13,7 +13,7 @@ from kernels.grouped.api import grouped_linear
 from tests.train.model.reference import balance, reference_logits, router_scores
 from train.model.init import initialise
 from train.model.moe import MoE
-from train.model.transformer import Transformer
+from train.model.transformer import Part, Transformer
 from train.parallel.mesh import Mesh
 from train.parallel.routing import routing_metrics
 from train.runtime.distributed import World
@@ -74,9 +74,38 @@ def test_what_is_trained_on_is_cross_entropy_and_balance(score: str) -> None:
         assert float((ours[name].double() - grad).norm()) < 1e-5 * float(grad.norm()) + 1e-9, name
     sums = model.routing.take()
     assert sums is not None and model.routing.take() is None
-    assert sums[:-2].view(2, 5).sum(1).tolist() == [2 * 2 * tokens.numel()] * 2, "of two passes"
+    trained = int((targets != IGNORED).sum())
+    assert sums[:-2].view(2, 5).sum(1).tolist() == [2 * 2 * trained] * 2, "of two passes, two experts of a token"
     assert float(sums[-2]) == pytest.approx(2 * float(balanced), rel=1e-6)
-    assert int(sums[-1]) == 2 * int((targets != IGNORED).sum())
+    assert int(sums[-1]) == 2 * trained
+
+
+@pytest.mark.parametrize("factor", [0.25, torch.tensor(3.0, dtype=torch.float64)])
+def test_parts_of_a_model_balance_their_own_experts(factor: Tensor | float) -> None:
+    """As the whole does, where all losses have a factor: the part without the head begins with it by itself."""
+    config = replace(CONFIG, layers=3)
+    whole, alone = made(config), Mesh(Axes(), World())
+    tokens, targets = batch()
+    torch.autograd.backward(whole(tokens, targets) * factor)
+    told = routing_metrics([whole], config, alone)
+    first, last = (Transformer(config, VOCABULARY, LENGTH, Part(*cut)) for cut in ((0, 2, True, False), (2, 3, False)))
+    weights = whole.state_dict()
+    for part in (first, last):
+        part.load_state_dict({name: weights[name] for name in part.state_dict()})
+    first.routing.factor = factor
+    loss = last(first(tokens, targets), targets)
+    torch.autograd.backward(loss * factor)
+    grads = {name: w.grad for name, w in whole.named_parameters()}
+    for part in (first, last):
+        for name, weight in part.named_parameters():
+            torch.testing.assert_close(weight.grad, grads[name], msg=lambda said, name=name: f"{name}: {said}")
+    found = routing_metrics([first, last], config, alone)
+    assert {name: float(one) for name, one in found.items()} == pytest.approx(
+        {name: float(one) for name, one in told.items()}, rel=1e-6
+    )
+    with torch.no_grad():
+        first(tokens, targets)
+    assert routing_metrics([first], config, alone) == {}
 
 
 def test_micro_batches_add_up_to_the_batch() -> None:

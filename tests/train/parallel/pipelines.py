@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.train.parallel.cells import MODEL, Cell, kinds, parallel, variants
+from tests.train.parallel.cells import EXPERTS, MODEL, SCORED, Cell, kinds, parallel, variants
 from train.spec.config import CompileConfig, MemoryConfig, ParallelConfig, PrecisionConfig
 from train.spec.pipeline_layout import SCHEDULES, can_split
 
@@ -40,7 +40,33 @@ ALL = (
         loss=2e-3,
         reference_micro=2,
     ),
+    Cell(
+        "experts: pp 2 x fsdp 2 x ep 2, 1f1b",
+        parallel(pp=2, dp_shard=2, ep=2, micro_batch_sequences=1),
+        replace(EXPERTS, layers=4),
+        masked=True,
+    ),
     *variants(
+        Cell(
+            "experts: pp 4, interleaved, tied, clipped hard",
+            parallel(pp=4, pp_schedule="interleaved", **FEW),
+            replace(EXPERTS, layers=8, tied_embeddings=True),
+            masked=True,
+            clip=0.05,
+        ),
+        Cell(
+            "experts: pp 2 x fsdp 2 x ep 2, zbv, ZeRO-2, sigmoid",
+            parallel(pp=2, dp_shard=2, ep=2, pp_schedule="zbv", zero=2, **FEW),
+            replace(SCORED, layers=4),
+            masked=True,
+        ),
+        Cell(
+            "experts: pp 2 x cp 2, gpipe, accumulated, made again",
+            parallel(pp=2, cp=2, pp_schedule="gpipe", pp_micro_batches=2, micro_batch_sequences=1),
+            replace(EXPERTS, layers=4),
+            masked=True,
+            memory=MemoryConfig(checkpointing="full"),
+        ),
         Cell("pp 4, 1f1b, uneven layers", parallel(pp=4, pp_layers=(1, 4, 2, 1), micro_batch_sequences=1), DEEP),
         Cell(
             "pp 4, 1f1b, accumulated", parallel(pp=4, pp_micro_batches=4, micro_batch_sequences=1), SHALLOW, masked=True

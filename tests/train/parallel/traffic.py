@@ -40,6 +40,7 @@ Sent = Counter[tuple[str, tuple[int, ...], int]]
 BF16, ONE = PrecisionConfig(name="bf16"), {"micro_batch_sequences": 1}
 FP8 = PrecisionConfig(name="fp8", fp8_gather=True, fp8_keep_blocks=1)
 FOUR, FOUR_TIED = replace(MODEL, layers=4), replace(TIED, layers=4)
+FOUR_EXPERTS = replace(EXPERTS, layers=4)
 FULL, EVERY = MemoryConfig(checkpointing="full"), MemoryConfig(checkpointing="every")
 
 ALONE = (
@@ -77,6 +78,12 @@ TOGETHER = (
     Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp", **ONE), TIED),
     Cell("experts: fsdp 4 x ep 2", parallel(dp_shard=4, ep=2, **ONE), EXPERTS, precision=BF16, sequences=12),
     Cell("experts: copies x ep 2, made again", parallel(dp_replicate=2, dp_shard=2, ep=2), EXPERTS, memory=FULL),
+    Cell(
+        "experts: pp 2 x fsdp 2 x ep 2",
+        parallel(pp=2, dp_shard=2, ep=2, **ONE),
+        replace(EXPERTS, layers=4),
+        memory=FULL,
+    ),
     Cell("pp 4, gpipe", parallel(pp=4, pp_schedule="gpipe", **ONE), FOUR, precision=BF16, sequences=5),
     Cell("pp 2 x fsdp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, **ONE), FOUR_TIED, precision=BF16),
     Cell("pp 2 x fsdp 2, accumulated", parallel(pp=2, dp_shard=2, pp_micro_batches=2, **ONE), FOUR, precision=BF16),

@@ -51,7 +51,6 @@ def test_a_step_of_experts_is_no_graph() -> None:
         ("model", {"mup_base_width": 32}, r"model.experts=8 is refused here: model.mup_base_width=32 has no rule"),
         ("model", {"init_from": "weights"}, r"model.init_from has weights of dense models only"),
         ("parallel", {"tp": 2}, r"parallel.tp=2 does not cut layers of experts: use parallel.tp=1"),
-        ("parallel", {"pp": 2}, r"parallel.pp=2: use parallel.pp=1"),
         ("parallel", {"ep": 0}, r"parallel.ep=0 is not allowed"),
         ("parallel", {"ep": 3}, r"parallel.ep=3 does not divide model.experts=8: .* it may be 1, 2, 4, 8"),
         ("parallel", {"ep": 4, "dp_shard": 2}, r"parallel.ep=4 does not divide dp_shard x cp = 2"),
