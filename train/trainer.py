@@ -39,7 +39,7 @@ from train.metrics.timers import UNTIMED, Clock
 from train.optim.optimizer import set_lr
 from train.parallel.grad_norm import clip_factor, total_norm
 from train.parallel.parallelize import Fill
-from train.parallel.routing import routing_metrics
+from train.parallel.routing import move_biases, routing_metrics
 from train.precision.history import History
 from train.precision.loss_scaler import LossScaler
 from train.runtime.compile import Compilation
@@ -220,6 +220,7 @@ class Trainer:
             self.before_update()
             skip = skip_flag(loss, norm)
             self.optimizer.step(skip=skip, grad_scale=clip)
+            move_biases(self.model.modules, self.config.model, self.mesh, skip)
             self.scaler.update(skip)
             self.history.update(skip)
             if watch is not None:

@@ -21,7 +21,9 @@ BLOCK = 1 << 22
 
 @torch.no_grad()
 def initialise(model: Transformer, seed: int) -> None:
-    """Fill the weights, or this rank's parts of them, from `seed`: as `ParamSpec.init_std` says of each."""
+    """Fill the weights, or this rank's parts of them, from `seed`, as `ParamSpec.init_std` says; buffers are 0."""
+    for buffer in model.buffers():
+        buffer.zero_()
     for name, weight in model.named_parameters():
         spec = model.specs[name]
         for region, part in parts_of(weight, spec.shape):

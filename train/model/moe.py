@@ -3,6 +3,8 @@
 Scores are a softmax over experts (Shazeer et al. 2017; Jiang et al. 2024, "Mixtral") or a sigmoid of each (DeepSeek-AI
 2024, "DeepSeek-V3"). Those of the chosen experts, made to add up to 1, weigh what they put out. Experts that every
 token goes through (`model.shared_experts`; Dai et al. 2024, "DeepSeekMoE") are one dense layer as wide as all of them.
+Each expert may have a bias that is added to its score for choosing alone (Wang et al. 2024, "Auxiliary-loss-free load
+balancing"); after a step it goes up where fewer tokens came than on average, else down (train.parallel.routing).
 
 A token's rows lie one after the other by expert, so that there are as many rows as tokens times chosen experts, however
 they are spread, and each weight takes one grouped product (kernels.grouped.api).
@@ -68,6 +70,8 @@ class MoE(nn.Module):
         self.softmax, self.balance_weight = config.router_score == "softmax", config.balance_weight
         self.router = parameter(ParamSpec("matrix", (self.count, config.width), mup.matrix_std(config)))
         self.experts = Experts(config)
+        self.bias: Tensor | None
+        self.register_buffer("bias", torch.zeros(self.count) if config.router_bias_speed else None)
         self.shared = MLP(config, config.shared_experts * mlp_width(config)) if config.shared_experts else None
         self.exchange: Exchange = _here
         """How rows come to their experts; set by train.parallel.experts."""
@@ -82,7 +86,7 @@ class MoE(nn.Module):
         rows = x.reshape(-1, x.shape[-1])
         scores = F.linear(rows, shaped(self.router, self.count, -1)).float()
         scores = scores.softmax(-1) if self.softmax else scores.sigmoid()
-        weights, chosen = scores.topk(self.chosen, dim=-1)
+        weights, chosen = self._choose(scores)
         picked = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
         here = scores.new_ones(*x.shape[:2], 1) if counted is None else counted.to(scores.dtype).unsqueeze(-1)
         counts = (picked.view(*x.shape[:2], -1) * here).sum(1)
@@ -94,6 +98,14 @@ class MoE(nn.Module):
         if self.shared is not None:
             mixed = mixed + self.shared(rows)
         return mixed.view_as(x), Routed(balance, counts.sum(0))
+
+    def _choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores of each token's experts, and which they are, (tokens, chosen)."""
+        if self.bias is None:
+            weights, chosen = scores.topk(self.chosen, dim=-1)
+            return weights, chosen
+        chosen = (scores.detach() + self.bias).topk(self.chosen, dim=-1).indices
+        return scores.gather(-1, chosen), chosen
 
     def _balance(self, scores: Tensor, counts: Tensor, here: Tensor) -> Tensor:
         """Return the loss that balances the load of each sequence, times its trained tokens, summed.
@@ -117,6 +129,7 @@ class Routing:
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None
+        self._step: Tensor | None = None
         self.factor: Tensor | float = 1.0
         """What losses are multiplied by before their backward pass, for parts of a model that do not have them; set by
         train.parallel.pipeline."""
@@ -139,9 +152,19 @@ class Routing:
         balance = torch.stack([one.balance for one in routed]).sum()
         if counted is not None:
             loads = torch.cat([one.load for one in routed])
+            self._step = loads.detach() if self._step is None else self._step + loads
             sums = torch.cat((loads, balance.detach()[None], counted.sum()[None])).double()
             self._sums = sums if self._sums is None else self._sums + sums
         return balance
+
+    def begin_step(self) -> None:
+        """Count the tokens of each expert anew, for the biases."""
+        self._step = None
+
+    @property
+    def of_step(self) -> Tensor | None:
+        """Trained tokens of each layer's experts since the step began, (layers x experts,) fp32."""
+        return self._step
 
     def take(self) -> Tensor | None:
         """Return the sums and begin anew: tokens of each layer's experts, the balancing loss, trained tokens; fp64."""
@@ -155,7 +178,7 @@ class _Attached(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, factor: Tensor | float) -> Tensor:
         ctx.factor, ctx.loss = factor, (loss.dtype, loss.device)
-        return x.view_as(x)
+        return x.clone()  # a view could not be let go of between the halves of a split backward pass
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -26,6 +26,7 @@ def replicate(module: Transformer, mesh: Mesh, device: torch.device, bucket_mib:
         process_group=group,
         bucket_cap_mb=bucket_mib,  # torch multiplies it before it rounds: a fraction is welcome
         gradient_as_bucket_view=True,
+        broadcast_buffers=False,  # biases of experts move alike on all ranks
         # Without it torch rebuilds the buckets after a process's first step. Sums over more than two ranks are then
         # taken in another order, and a resumed run would not be the uninterrupted one bit for bit. Its price is a
         # warning, once a process, that no weight was unused.

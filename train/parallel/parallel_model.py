@@ -78,6 +78,8 @@ class ParallelModel:
         gradients are the same sum however the step is cut into micro-batches and ranks, and however many tokens of each
         count.
         """
+        for module in self.modules:
+            module.routing.begin_step()
         # Filled in on the device: a copy from memory that is not page-locked would wait for all that runs there.
         if not isinstance(trained, Tensor):
             trained = torch.full((), trained, dtype=torch.float64, device=self.device)

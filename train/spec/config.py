@@ -98,6 +98,11 @@ class ModelConfig:
     balance_weight: float = key(
         0.01, "weight of the loss that balances the load of experts, in each sequence; 0: off", former=0.01
     )
+    router_bias_speed: float = key(
+        0.0,
+        "step by which each expert's bias, which chooses and does not weight, moves to an even load; 0: no bias",
+        former=0.0,
+    )
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,14 @@ def resolve_experts(model: ModelConfig) -> ModelConfig:
         raise ValueError(f"model.shared_experts={model.shared_experts} is not allowed: 0 (none) or more")
     if model.balance_weight < 0:
         raise ValueError(f"model.balance_weight={model.balance_weight} is not allowed: 0 (off) or positive")
+    if model.router_bias_speed < 0:
+        raise ValueError(f"model.router_bias_speed={model.router_bias_speed} is not allowed: 0 (no bias) or positive")
     return replace(model, experts_per_token=chosen)
 
 
 def _check_dense(model: ModelConfig) -> None:
     plain = ModelConfig()
-    for name in ("experts_per_token", "shared_experts", "router_score", "balance_weight"):
+    for name in ("experts_per_token", "shared_experts", "router_score", "balance_weight", "router_bias_speed"):
         value, usual = getattr(model, name), getattr(plain, name)
         if value != usual:
             said = "null" if usual is None else usual

@@ -39,7 +39,7 @@ def experts(weights: Mapping[str, Tensor], config: ModelConfig, x: Tensor) -> Te
     """One token at a time, one of its experts after the other."""
     found = []
     for token, scores in zip(x, router_scores(weights, config, x), strict=True):
-        best = chosen(scores, config)
+        best = chosen(scores + weights.get("mlp.bias", 0.0), config)
         total = sum(scores[e] for e in best)
         made = torch.zeros_like(token)
         for e in best:

@@ -15,7 +15,7 @@ from train.model.init import initialise
 from train.model.moe import MoE
 from train.model.transformer import Part, Transformer
 from train.parallel.mesh import Mesh
-from train.parallel.routing import routing_metrics
+from train.parallel.routing import move_biases, routing_metrics
 from train.runtime.distributed import World
 from train.spec.config import ModelConfig
 from train.spec.labels import IGNORED
@@ -98,7 +98,7 @@ def test_parts_of_a_model_balance_their_own_experts(factor: Tensor | float) -> N
     grads = {name: w.grad for name, w in whole.named_parameters()}
     for part in (first, last):
         for name, weight in part.named_parameters():
-            torch.testing.assert_close(weight.grad, grads[name], msg=lambda said, name=name: f"{name}: {said}")
+            torch.testing.assert_close(weight.grad, grads[name])
     found = routing_metrics([first, last], config, alone)
     assert {name: float(one) for name, one in found.items()} == pytest.approx(
         {name: float(one) for name, one in told.items()}, rel=1e-6
@@ -168,3 +168,46 @@ def test_metrics_say_how_even_the_load_is() -> None:
     with torch.no_grad():
         model(tokens, targets)
     assert routing_metrics([model], CONFIG, alone) == {}, "of evaluations there are none"
+
+
+def test_a_bias_chooses_and_does_not_weight() -> None:
+    """Beside one token and one expert at a time, in fp64."""
+    model = made(replace(CONFIG, router_bias_speed=0.1, shared_experts=1))
+    plain = made(replace(CONFIG, shared_experts=1))
+    tokens, targets = batch()
+    torch.testing.assert_close(model(tokens), plain(tokens))
+    bias = torch.linspace(-0.4, 0.4, 5)
+    for block in model.blocks.values():
+        assert isinstance(block.mlp, MoE) and block.mlp.bias is not None
+        block.mlp.bias.copy_(bias)
+    exact = {name: value.detach().double() for name, value in model.state_dict().items()}
+    for row in range(2):
+        wanted = reference_logits(exact, model.config, tokens[row])
+        torch.testing.assert_close(model(tokens)[row].double(), wanted, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(model(tokens), plain(tokens), atol=1e-3), "other experts are chosen"
+    assert "blocks.0.mlp.bias" in exact and "blocks.0.mlp.bias" not in plain.state_dict()
+    torch.autograd.backward(model(tokens, targets))
+
+
+def test_biases_move_to_an_even_load_and_not_in_a_step_that_is_skipped() -> None:
+    config = replace(CONFIG, router_bias_speed=0.05, balance_weight=0.0)
+    model, alone = made(config), Mesh(Axes(), World())
+    tokens, targets = batch()
+    layers = [block.mlp.get_buffer("bias") for block in model.blocks.values() if isinstance(block.mlp, MoE)]
+    uneven = []
+    for _ in range(30):
+        model.routing.begin_step()
+        for part in (slice(0, 2), slice(2, 4)):
+            model(tokens[part], targets[part])
+        assert model.routing.of_step is not None
+        loads = model.routing.of_step.view(2, 5).clone()
+        uneven.append(float(loads.amax()))
+        before = torch.stack(layers)
+        move_biases([model], config, alone, torch.ones(()))
+        assert torch.equal(torch.stack(layers), before)
+        move_biases([model], config, alone, torch.zeros(()))
+        moved = torch.stack(layers) - before
+        expected = 0.05 * (loads.mean(1, keepdim=True) - loads).sign()
+        torch.testing.assert_close(moved, expected)
+    assert sum(uneven[-5:]) < sum(uneven[:5])
+    move_biases([model], CONFIG, alone, torch.zeros(()))  # without biases nothing is asked for

@@ -17,6 +17,7 @@ MODEL = ModelConfig(width=32, layers=2, head_dim=4, kv_heads=4, mlp_width=48)
 TIED = replace(MODEL, tied_embeddings=True)
 EXPERTS = replace(MODEL, mlp_width=24, experts=6, experts_per_token=2, shared_experts=1, balance_weight=0.1)
 SCORED = replace(EXPERTS, experts=8, experts_per_token=3, shared_experts=0, router_score="sigmoid")
+BIASED = replace(EXPERTS, router_bias_speed=0.05, balance_weight=0.0)
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,10 @@ EAGER = (
         Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
         Cell("tp 2 x fsdp 2, tied, z-loss", parallel(tp=2, dp_shard=2), TIED, masked=True, penalised=True),
         Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
-        Cell("experts: ddp 4, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), EXPERTS, masked=True),
+        Cell("experts: ddp 4, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), BIASED, masked=True),
         Cell("experts: fsdp 4, uneven targets", parallel(dp_shard=4), EXPERTS, masked=True),
         Cell("experts: cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), EXPERTS, masked=True, documents=True),
-        Cell("experts: fsdp 4 x ep 2", parallel(dp_shard=4, ep=2), EXPERTS, masked=True, clip=0.05),
+        Cell("experts: fsdp 4 x ep 2, biased", parallel(dp_shard=4, ep=2), BIASED, masked=True, clip=0.05),
         Cell(
             "experts: fsdp 2 x 2 copies x ep 2, accumulated, checkpointed",
             parallel(dp_shard=2, dp_replicate=2, ep=2, micro_batch_sequences=1),

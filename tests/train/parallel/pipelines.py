@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.train.parallel.cells import EXPERTS, MODEL, SCORED, Cell, kinds, parallel, variants
+from tests.train.parallel.cells import BIASED, EXPERTS, MODEL, SCORED, Cell, kinds, parallel, variants
 from train.spec.config import CompileConfig, MemoryConfig, ParallelConfig, PrecisionConfig
 from train.spec.pipeline_layout import SCHEDULES, can_split
 
@@ -43,14 +43,14 @@ ALL = (
     Cell(
         "experts: pp 2 x fsdp 2 x ep 2, 1f1b",
         parallel(pp=2, dp_shard=2, ep=2, micro_batch_sequences=1),
-        replace(EXPERTS, layers=4),
+        replace(EXPERTS, layers=4, router_bias_speed=0.05),
         masked=True,
     ),
     *variants(
         Cell(
             "experts: pp 4, interleaved, tied, clipped hard",
             parallel(pp=4, pp_schedule="interleaved", **FEW),
-            replace(EXPERTS, layers=8, tied_embeddings=True),
+            replace(BIASED, layers=8, tied_embeddings=True),
             masked=True,
             clip=0.05,
         ),
@@ -61,8 +61,8 @@ ALL = (
             masked=True,
         ),
         Cell(
-            "experts: pp 2 x cp 2, gpipe, accumulated, made again",
-            parallel(pp=2, cp=2, pp_schedule="gpipe", pp_micro_batches=2, micro_batch_sequences=1),
+            "experts: pp 2 x cp 2, gpipe, made again",
+            parallel(pp=2, cp=2, pp_schedule="gpipe", micro_batch_sequences=1),
             replace(EXPERTS, layers=4),
             masked=True,
             memory=MemoryConfig(checkpointing="full"),

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from tests.train.parallel import gathered
-from tests.train.parallel.cells import EXPERTS, Cell, parallel
+from tests.train.parallel.cells import BIASED, Cell, parallel
 from tests.train.parallel.pipelines import DEEP, splits
 from tests.train.parallel.ranks import apart, config_of, largest, meeting_place, met
 from train import checkpoint
@@ -146,7 +146,7 @@ def resumed(source: str, name: str, about: tuple[str, ModelConfig], folder: Path
 def compared(pair: tuple[str, str, str], done: dict[Any, Any], folder: Path, world: World) -> dict[str, Any]:
     source, name, kind = pair
     model = EVEN if "tp" in source + name else UNEVEN
-    about = (kind, WIDE if kind == "fp8" else EXPERTS if kind.startswith("experts") else model)
+    about = (kind, WIDE if kind == "fp8" else BIASED if kind.startswith("experts") else model)
     if (source, about) not in done:
         done[source, about] = saved(source, about, folder, world)
     found, wanted = resumed(source, name, about, folder, world), done[source, about]

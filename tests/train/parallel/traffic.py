@@ -40,7 +40,7 @@ Sent = Counter[tuple[str, tuple[int, ...], int]]
 BF16, ONE = PrecisionConfig(name="bf16"), {"micro_batch_sequences": 1}
 FP8 = PrecisionConfig(name="fp8", fp8_gather=True, fp8_keep_blocks=1)
 FOUR, FOUR_TIED = replace(MODEL, layers=4), replace(TIED, layers=4)
-FOUR_EXPERTS = replace(EXPERTS, layers=4)
+FOUR_EXPERTS = replace(EXPERTS, layers=4, router_bias_speed=0.01)
 FULL, EVERY = MemoryConfig(checkpointing="full"), MemoryConfig(checkpointing="every")
 
 ALONE = (

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from train.spec.config import BudgetConfig, CompileConfig, ModelConfig, RunConfig
+from train.spec.accounting.step import of_rank
+from train.spec.communication.messages import Message
+from train.spec.communication.step import step_messages
+from train.spec.config import BudgetConfig, CompileConfig, ModelConfig, ParallelConfig, RunConfig
 from train.spec.counts import block_weights
 from train.spec.later import without
 from train.spec.mesh import axes
+from train.spec.pipeline_layout import share_of
 from train.spec.resolve import resolve
 from train.spec.shard_shapes import gathered, largest_shard
 from train.spec.step_graph import obstacle
@@ -31,7 +35,7 @@ def test_a_token_goes_through_two_experts_unless_it_is_said() -> None:
 def test_a_dense_model_is_what_it_was() -> None:
     from dataclasses import asdict
 
-    names = {"experts", "experts_per_token", "shared_experts", "router_score", "balance_weight"}
+    names = {"experts", "experts_per_token", "shared_experts", "router_score", "balance_weight", "router_bias_speed"}
     assert not names & set(without(asdict(ModelConfig()), ModelConfig))
 
 
@@ -46,6 +50,12 @@ def test_a_step_of_experts_is_no_graph() -> None:
         ("model", {"experts_per_token": 9}, r"model.experts_per_token=9 is not allowed with model.experts=8: 1 to 8"),
         ("model", {"shared_experts": -1}, r"model.shared_experts=-1 is not allowed"),
         ("model", {"balance_weight": -1.0}, r"model.balance_weight=-1.0 is not allowed"),
+        (
+            "model",
+            {"router_bias_speed": -1.0},
+            r"model.router_bias_speed=-1.0 is not allowed: 0 \(no bias\) or positive",
+        ),
+        ("model", {"experts": 0, "router_bias_speed": 0.1}, r"model.router_bias_speed=0.1 has no meaning"),
         ("model", {"experts": 0, "experts_per_token": 2}, r"model.experts_per_token=2 has no meaning .* leave it null"),
         ("model", {"experts": 0, "router_score": "sigmoid"}, r"model.router_score=sigmoid has no meaning"),
         ("model", {"mup_base_width": 32}, r"model.experts=8 is refused here: model.mup_base_width=32 has no rule"),
@@ -84,3 +94,17 @@ def test_what_ranks_of_experts_hold_is_cut_by_both() -> None:
     assert largest_shard(gate_up, 16, ep=4) == gate_up.numbers // 16
     assert gathered([gate_up], 16, ep=4) == gate_up.numbers // 4
     assert gathered([router], 16, ep=4) == router.numbers
+
+
+def test_biases_of_experts_are_on_the_sheet_and_in_the_messages() -> None:
+    """Four bytes of each expert and layer that a rank has; its loads are summed once a step over ranks with tokens."""
+    plain = resolve(replace(changed("model", layers=4), parallel=ParallelConfig(pp=2, dp_shard=2, dp_replicate=1)))
+    biased = replace(plain, model=replace(plain.model, router_bias_speed=0.001))
+    shape = axes(plain.parallel, 4)
+    layers = share_of(biased, 2, 0)[0]
+    assert 1 <= layers < 4
+    one, other = (of_rank(config, shape, "cuda", 1, 0) for config in (plain, biased))
+    for before, after in zip(one.moments, other.moments, strict=True):
+        assert after.parts["weights"] - before.parts["weights"] == 4 * 8 * layers
+    more = set(step_messages(biased, shape, 0)) - set(step_messages(plain, shape, 0))
+    assert more == {Message("all_reduce", "tokens", 2, 8 * 8 * layers, 1, "tokens of experts", "update")}

@@ -144,6 +144,12 @@ class _Step:
         return sum(states[name] for name in of.get(self.offload, ()))
 
     @property
+    def _biases(self) -> int:
+        """Bytes of the biases by which experts are chosen, of which every rank has all of its layers."""
+        model = self.config.model
+        return 4 * model.experts * self.part.blocks if model.router_bias_speed else 0
+
+    @property
     def _moments(self) -> int:
         return held.moments(self.config, self.part, self.axes.fsdp, self.axes.tp, self.axes.ep)
 
@@ -191,7 +197,7 @@ class _Step:
 
     def _states(self, left: int, ended: bool) -> dict[str, int]:
         part, on_device = self.part, self.offload != "parameters"
-        weights = 4 * part.shard if on_device else 0
+        weights = (4 * part.shard if on_device else 0) + self._biases
         moments = self._moments if self.offload == "none" else 0
         there = part.ddp or self.count > 1
         made = part.shard if there else (part.blocks - left) * part.block.shard + (part.head.shard if ended else 0)

@@ -39,6 +39,7 @@ def step_messages(config: RunConfig, axes: Axes, rank: int = 0, device: str = "c
             found += exchanges(config, axes, stage, micro)
     found += pipeline(config, axes, rank, micro)
     found += _counts(axes)
+    found += _loads(config, axes, rank)
     return _together(between_ranks(found))
 
 
@@ -74,6 +75,14 @@ def _counts(axes: Axes) -> Iterator[Message]:
     yield Message(ALL_REDUCE, "tokens", tokens, COUNT, 1, "loss", "update")
     yield Message(ALL_REDUCE, "pp", axes.pp, COUNT, 1, "loss", "update")
     yield Message(ALL_REDUCE, "world", axes.size, COUNT, 1, "gradient norm", "update")
+
+
+def _loads(config: RunConfig, axes: Axes, rank: int) -> Iterator[Message]:
+    """Yield how many tokens went to each expert of a rank's layers, by which their biases move."""
+    if config.model.router_bias_speed:
+        blocks = sum(len(stage.blocks) for stage in stages(config, axes, rank))
+        size = COUNT * blocks * config.model.experts
+        yield Message(ALL_REDUCE, "tokens", axes.data * axes.cp, size, 1, "tokens of experts", "update")
 
 
 def _together(messages: tuple[Message, ...]) -> tuple[Message, ...]:

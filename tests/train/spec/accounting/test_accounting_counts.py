@@ -30,7 +30,8 @@ def experts(draw: st.DrawFn) -> dict[str, Any]:
     if not count:
         return {}
     each, shared = draw(st.integers(1, count)), draw(st.integers(0, 2))
-    return {"experts": count, "experts_per_token": each, "shared_experts": shared}
+    speed = draw(st.sampled_from([0.0, 0.01]))
+    return {"experts": count, "experts_per_token": each, "shared_experts": shared, "router_bias_speed": speed}
 
 
 @st.composite
