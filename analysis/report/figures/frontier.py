@@ -133,8 +133,13 @@ def approach(fit: Fit) -> str:
 def draw(ax: Axes, path: Path, label: str) -> Axes:
     """Draw one frontier on log-log axes: minima with intervals, the law with its band, the recommendation."""
     style.frame(ax, "compute C [FLOPs]", label)
-    compute = [p.flops for p in (*path.observed, *path.proposed)]
-    ends = [e for p in (*path.observed, *path.proposed) for e in (p.value, *(p.interval or ()))]
+    shown = [*path.observed, *path.proposed]
+    if (
+        path.line is not None and not path.observed
+    ):  # where no budget has a minimum the law's path shows the data's range
+        shown.append(Point(path.line.flops[0], path.line.value[0]))
+    compute = [p.flops for p in shown]
+    ends = [e for p in shown for e in (p.value, *(p.interval or ()))]
     style.log_axis(ax.xaxis, *style.padded(compute, 0.1), numbers.power)
     style.log_axis(ax.yaxis, *style.padded(ends, 0.1), style.parameters)
     shade_extrapolation(ax, path.data_end)

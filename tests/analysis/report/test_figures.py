@@ -224,6 +224,15 @@ def test_captions_name_what_is_drawn_and_whose_law_it_is(fit: Fit, rows: tuple[d
     assert "the dotted line joins them" in both.caption
 
 
+def test_without_a_minimum_the_frontier_shows_the_path_over_the_data(fit: Fit) -> None:
+    edges = tuple(replace(v, status="edge") for v in fit.fits.valleys.valleys)
+    found = replace(fit, fits=replace(fit.fits, valleys=replace(fit.fits.valleys, valleys=edges)))
+    path = frontier.prepare(found, "params")
+    assert path.line is not None and not path.observed
+    low, _ = drawn(frontier.figure(found), "params").get_xlim()
+    assert low < path.line.flops[0]
+
+
 @pytest.mark.parametrize(("name", "label"), [("params", "N* [matmul]"), ("tokens", "D* [tokens]")])
 def test_the_frontier_shows_minima_band_and_every_proposal(fit: Fit, name: str, label: str) -> None:
     ax = drawn(frontier.figure(fit), name)
