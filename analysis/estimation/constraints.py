@@ -43,6 +43,16 @@ class Constraint:
             return np.asarray(np.einsum("rpq,rp->rq", self.matrix, gradient))
         return np.asarray(gradient @ self.matrix)
 
+    def pull_rows(self, slopes: Array) -> Array:
+        """Return the gradients by z (R, n, q) of those by theta (R, n, p)."""
+        return slopes if self.matrix is None else np.asarray(slopes @ self.matrix)
+
+    def pull_both(self, bend: Array) -> Array:
+        """Return the second derivatives by z (R, q, q) of those by theta (R, p, p)."""
+        if self.matrix is None:
+            return bend
+        return np.asarray(np.swapaxes(self.matrix, -1, -2) @ bend @ self.matrix)
+
     def reduce(self, theta: Array) -> Array:
         """Return the z (R, q) of theta (R, p), whose other constants are forgotten."""
         if self.own is not None:

@@ -19,10 +19,12 @@ import numpy as np
 from analysis.estimation.constraints import FREE, Constraint, constraint
 from analysis.estimation.objectives import Linear, Loss
 from analysis.estimation.optimizer import Array
-from analysis.laws.base import Form
+from analysis.laws.base import Bent, Form
 
 NEAR = 1e-5
 """Step of the central differences, in logs and exponents."""
+CACHED = 400_000
+"""Rows x constants moved x data whose gradients are looked at at once: as many as a processor's cache holds."""
 TIE = 1e-3
 """Pull of the sum of squares beside the objective's own largest, at a residual as large as the target's whole range."""
 
@@ -119,14 +121,13 @@ def curvature(
     held = p.constraint if held is None else held
     theta, target = held.expand(z), p.y if y is None else y
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        slopes = p.form.jacobian(theta, p.x)
+        slopes = held.pull_rows(p.form.jacobian(theta, p.x))
         log_value = p.form.log_value(theta, p.x)
         _, psi = _summed(p, log_value, target, weights)
         gap = log_value - target
         pull = np.where(np.abs(gap) > 1e-12, psi / np.where(np.abs(gap) > 1e-12, gap, 1.0), 0.0)
-    slopes = np.stack([held.pull(slopes[:, i]) for i in range(slopes.shape[1])], axis=1)
     slopes, pull = np.nan_to_num(slopes, posinf=0.0, neginf=0.0), np.nan_to_num(np.abs(pull), posinf=0.0)
-    hessian = np.einsum("rnp,rn,rnq->rpq", slopes, np.maximum(pull, 1e-3 * pull.max(axis=1, keepdims=True)), slopes)
+    hessian = _squared(slopes, np.maximum(pull, 1e-3 * pull.max(axis=1, keepdims=True)))
     size = np.sqrt(np.maximum(np.einsum("rpp->rp", hessian), 1e-30))
     size = np.maximum(size, 1e-4 * size.max(axis=1, keepdims=True, initial=0.0))
     scaled = hessian / (size[:, :, None] * size[:, None, :]) + 1e-6 * np.eye(z.shape[1])
@@ -136,8 +137,7 @@ def curvature(
 def hessian(p: Problem, z: Array, weights: Array | None = None, y: Array | None = None) -> Array:
     """Return the second derivatives (R, q, q) of the objective by z (R, q).
 
-    Exact in the residuals, so that the corners of Huber's loss are where they are; what the law itself bends is the
-    central difference of its gradient at given pulls.
+    Exact in the residuals, so that the corners of Huber's loss are where they are.
     """
     held, target = p.constraint, p.y if y is None else y
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -149,16 +149,32 @@ def hessian(p: Problem, z: Array, weights: Array | None = None, y: Array | None 
         own, mixed = p.loss.bend(residual, weights)
         own = own + p.tie * (np.ones_like(residual) if weights is None else weights)
         own = own * value**2 + (psi if p.plain else 0.0)
-        slopes = p.form.jacobian(theta, p.x)
-        slopes = np.stack([held.pull(slopes[:, i]) for i in range(slopes.shape[1])], axis=1)
-        out = np.einsum("rnp,rn,rnq->rpq", slopes, own, slopes)
+        slopes = held.pull_rows(p.form.jacobian(theta, p.x))
+        out = _squared(slopes, own)
         if mixed is not None:
             pulled = np.einsum("rnp,rn->rp", slopes, mixed * value)
             out -= pulled[:, :, None] * pulled[:, None, :]
-        for k in range(z.shape[1]):
-            step = NEAR * np.eye(z.shape[1])[k]
-            ends = [
-                held.pull(p.form.log_value_and_pull(held.expand(z + side * step), p.x)[1](psi)) for side in (1.0, -1.0)
-            ]
-            out[:, :, k] += (ends[0] - ends[1]) / (2.0 * NEAR)
+        out += _bend(p, z, psi)
     return np.asarray(np.nan_to_num(0.5 * (out + out.transpose(0, 2, 1)), posinf=0.0, neginf=0.0))
+
+
+def _bend(p: Problem, z: Array, psi: Array) -> Array:
+    """Return what the law itself bends (R, q, q) at pulls `psi` (R, n): exact, or the difference of its gradient."""
+    held = p.constraint
+    if isinstance(p.form, Bent):
+        return held.pull_both(p.form.bend(held.expand(z), p.x, psi))
+    count, width = z.shape
+    sides = NEAR * np.concatenate((np.eye(width), -np.eye(width)))
+    size = max(1, CACHED // (len(sides) * p.y.size))
+    parts = []
+    for i in range(0, count, size):
+        around = held.expand((z[i : i + size, None] + sides).reshape(-1, width))
+        pull = p.form.log_value_and_pull(around, p.x)[1]
+        ends = held.pull(pull(np.repeat(psi[i : i + size], len(sides), axis=0))).reshape(-1, len(sides), width)
+        parts.append((ends[:, :width] - ends[:, width:]) / (2.0 * NEAR))
+    return np.concatenate(parts)
+
+
+def _squared(slopes: Array, weights: Array) -> Array:
+    """Return the weighted sums (R, q, q) of the products of slopes (R, n, q)."""
+    return np.asarray(np.matmul((slopes * weights[:, :, None]).transpose(0, 2, 1), slopes))

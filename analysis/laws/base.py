@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,14 @@ class Form(Protocol):
 
     def equation(self, name: str, value: float) -> tuple[dict[str, float], float] | None:
         """Return coefficients of constants and a right side that hold where the derived `name` is `value`."""
+
+
+@runtime_checkable
+class Bent(Protocol):
+    """A form that knows its second derivatives too; those of the others are differences."""
+
+    def bend(self, theta: Array, x: Array, weights: Array) -> Array:
+        """Return the sums (R, p, p), weighted by `weights` (R, n), of the second derivatives of ln target."""
 
 
 class Linked:

@@ -130,6 +130,21 @@ class SumOfPowers(Linked):
                 out[:, :, column] -= out[:, :, head + i] * x[row]
         return out
 
+    def bend(self, theta: Array, x: Array, weights: Array) -> Array:
+        """Return the weighted sums (R, p, p) of the second derivatives: terms' shares by what their logs hold twice."""
+        slopes = self.jacobian(theta, x)
+        out: Array = -np.matmul((slopes * weights[:, :, None]).transpose(0, 2, 1), slopes)
+        head = 1 if self.floor else 0
+        if head:
+            out[:, 0, 0] += np.einsum("rn,rn->r", weights, slopes[:, :, 0])
+        for i, parts in enumerate(self._parts):
+            share = weights * slopes[:, :, head + i]
+            held = [(head + i, np.ones(x.shape[1])), *((column, -x[row]) for row, column in parts)]
+            for a, by_a in held:
+                for b, by_b in held:
+                    out[:, a, b] += share @ (by_a * by_b)
+        return out
+
     def basis(self, exponents: Array, x: Array) -> Array:
         """Return the columns (G, n, m) in which the target is linear: 1 and the powers at exponents (G, q)."""
         head = 1 if self.floor else 0
@@ -233,6 +248,10 @@ class PowerLaw(Linked):
         """Return 1 and x (R, n, p)."""
         rows = np.vstack((np.ones(x.shape[1]), x)).T
         return np.array(np.broadcast_to(rows, (len(theta), *rows.shape)))
+
+    def bend(self, theta: Array, x: Array, weights: Array) -> Array:
+        """Return zeros: its log is linear in the constants."""
+        return np.zeros((*theta.shape, theta.shape[1]))
 
     def candidates(self, x: Array, y: Array) -> Candidates:
         """Return least squares: there is one minimum."""

@@ -83,6 +83,24 @@ def test_objective_gradient_and_hessian(loss: Loss, plain: bool, tie: float) -> 
         np.testing.assert_allclose(bends, second, rtol=2e-3, atol=1e-5 * np.abs(second).max())
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_every_law_bends_as_its_gradient_differs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly, where the law knows its second derivatives; differences are the same in any number of parts."""
+    form, generator = FORMS[name], np.random.default_rng(4)
+    columns = generator.uniform(2.0, 30.0, size=(len(form.inputs), 12))
+    p = fit_problem.problem(form, list(columns), generator.uniform(1.0, 3.0, size=12), Squared())
+    theta = form.candidates(p.x, p.y).theta[:1] + 0.05 * generator.normal(size=(3, len(form.names)))
+    psi = generator.normal(size=(3, 12))
+    found = fit_problem._bend(p, theta, psi)
+    expected = np.empty_like(found)
+    for k, step in enumerate(1e-5 * np.eye(len(form.names))):
+        ends = [form.log_value_and_pull(theta + side * step, p.x)[1](psi) for side in (1.0, -1.0)]
+        expected[:, :, k] = (ends[0] - ends[1]) / 2e-5
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max() + 1e-9)
+    monkeypatch.setattr(fit_problem, "CACHED", 1)
+    np.testing.assert_allclose(fit_problem._bend(p, theta, psi), found, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("loss", [Squared(), StudentT()], ids=lambda loss: loss.text)
 def test_constraints_reach_gradient_hessian_and_curvature(loss: Loss) -> None:
     p, theta = made(loss, fix={"E": 1.8}, tie={"beta": "alpha"})
