@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.estimation import newton, ties
+from analysis.estimation import levels, newton, ties
 from analysis.estimation.constraints import Constraint
 from analysis.estimation.fit_problem import Problem, curvature, decided, evaluate, hessian
-from analysis.estimation.optimizer import Array, Evaluate, Index, Minimum, minimise
+from analysis.estimation.optimizer import ROUNDS, Array, Evaluate, Index, Minimum, minimise, resumed
 from analysis.values.blocks import Basin, Optimizer
 
 CHUNK, CELLS, CACHED = 250, 4_000_000, 400_000
@@ -103,8 +103,14 @@ def solve(
         rows = held if whole else held.take(index)
         return lambda point: evaluate(p, point, w, target, rows)
 
-    found = minimise(restrict, z, metric, tolerance * p.loss.scale * total)
-    return replace(found, theta=held.expand(found.theta))
+    limit = tolerance * p.loss.scale * total
+    form = p.form
+    if weights is not None or y is not None or held.matrix is not None or not levels.has_levels(form):
+        found = minimise(restrict, z, metric, limit)
+        return replace(found, theta=held.expand(found.theta))
+    first = minimise(restrict, z, metric, limit, rounds=levels.BEFORE)
+    found = levels.search(form, restrict, first, lambda rows: curvature(p, first.theta[rows]), limit)
+    return resumed(restrict, found, levels.ARRIVED * limit, rounds=ROUNDS - levels.BEFORE)
 
 
 def refined(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:

@@ -17,6 +17,7 @@ Mask = NDArray[np.bool_]
 Evaluate = Callable[[Array], tuple[Array, Array]]
 Restrict = Callable[[Index], Evaluate]
 
+ROUNDS = 500
 LONGEST = 2.0
 TRIALS = 40
 RESETS = 2
@@ -58,7 +59,7 @@ class _State:
             setattr(self, f.name, getattr(self, f.name)[mask])
 
 
-def minimise(restrict: Restrict, start: Array, metric: Array, tolerance: Array, *, rounds: int = 500) -> Minimum:
+def minimise(restrict: Restrict, start: Array, metric: Array, tolerance: Array, *, rounds: int = ROUNDS) -> Minimum:
     """Minimise row by row from `start` (R, p).
 
     `restrict(index)` returns the function for these rows; `metric` is a first inverse Hessian (p, p); a row is done
@@ -88,6 +89,19 @@ def minimise(restrict: Restrict, start: Array, metric: Array, tolerance: Array, 
         _advance(state, evaluate)
         used += 1
     return Minimum(done.theta, done.value, done.gradient, done.metric, used)
+
+
+def resumed(restrict: Restrict, found: Minimum, tolerance: Array, *, rounds: int) -> Minimum:
+    """Return the minima after further rounds of the rows whose gradient is above their `tolerance` (R,)."""
+    rows = np.flatnonzero(found.gradient > tolerance)
+    if not len(rows):
+        return found
+    more = minimise(
+        lambda index: restrict(rows[index]), found.theta[rows], found.metric[rows], tolerance[rows], rounds=rounds
+    )
+    theta, value, gradient, metric = (a.copy() for a in (found.theta, found.value, found.gradient, found.metric))
+    theta[rows], value[rows], gradient[rows], metric[rows] = more.theta, more.value, more.gradient, more.metric
+    return Minimum(theta, value, gradient, metric, found.rounds + more.rounds)
 
 
 def _turn(state: _State, rows: Index) -> None:

@@ -58,6 +58,12 @@ class SumOfPowers(Linked):
             for _, parts in self.powers
         )
 
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The numbers of the coefficient and of the exponent of each power, by its first input, among the constants."""
+        head = 1 if self.floor else 0
+        return tuple((head + i, parts[0][1]) for i, parts in enumerate(self._parts))
+
     @property
     def exponents(self) -> int:
         """The number of exponents: the nonlinear constants."""
