@@ -222,6 +222,12 @@ class _Stage(PipelineStage):
 
     forward_context: Context
 
+    def _post_metadata_inference_cleanup(self) -> None:
+        """Keep the gradients, which torch would clear: no pass has run to find shapes, and a step may have run others.
+
+        A new schedule is made within a step where its passes have unequal numbers of micro-batches.
+        """
+
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module forward. Autocast belongs around this alone, not around the backward passes in between."""
         with self.forward_context():

@@ -103,6 +103,12 @@ ALL = (
             masked=True,
             penalised=True,
         ),
+        Cell(
+            "pp 2 x cp 2, gpipe, accumulated unevenly",
+            parallel(pp=2, cp=2, pp_schedule="gpipe", pp_micro_batches=3, micro_batch_sequences=1),
+            SHALLOW,
+            masked=True,
+        ),
         Cell("pp 2 x cp 2, 1f1b", parallel(pp=2, cp=2, **FEW), SHALLOW, masked=True),
     ),
 )
