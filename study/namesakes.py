@@ -32,7 +32,7 @@ def refuse() -> None:
 def message(home: Path, names: Iterable[str] = OURS) -> str | None:
     """Return what is in the way of our packages, those in the folder `home`, and what to do; None for nothing."""
     for name in names:
-        place = _place(find_spec(name))
+        place = _origin(find_spec(name))
         if place is None or not (home / name).is_dir() or place.resolve() == (home / name).resolve():
             continue
         return (
@@ -42,7 +42,7 @@ def message(home: Path, names: Iterable[str] = OURS) -> str | None:
     return None
 
 
-def _place(spec: ModuleSpec | None) -> Path | None:
+def _origin(spec: ModuleSpec | None) -> Path | None:
     """Return the folder of a package or the file of a module; None for what is nowhere or spread over folders."""
     if spec is None or spec.origin is None:
         return None

@@ -62,14 +62,14 @@ def _results(asked: Wanted) -> tuple[Results, bool]:
         return results_of(asked.results), False
     messages = len(asked.collectives) * len(asked.sizes)
     alone = "one GPU, without messages: its ceilings, about half a minute"
-    _say(alone if asked.ranks == 1 else f"{asked.ranks} ranks over {asked.backend}: {messages} messages")
+    _log(alone if asked.ranks == 1 else f"{asked.ranks} ranks over {asked.backend}: {messages} messages")
     with scratch_folder() as folder:
         file = folder / "results.jsonl"
-        whole = measure(asked, file, _say)
+        whole = measure(asked, file, _log)
         return (results_of(file) if file.is_file() else Results({}, (), None, False)), not whole
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     """Tell of progress: results alone are on stdout."""
     print(line, file=sys.stderr, flush=True)
 

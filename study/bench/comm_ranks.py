@@ -20,7 +20,7 @@ GRACE_SECONDS = 10.0
 """How long other ranks may go on once one has failed: what they say of it may be more."""
 
 
-def measure(wanted: Wanted, out: Path, say: Callable[[str], None]) -> bool:
+def measure(wanted: Wanted, out: Path, log: Callable[[str], None]) -> bool:
     """Run the ranks, which add what they measure to the file `out`; return False if Ctrl-C ended them before.
 
     ValueError with the ranks' own words where one fails.
@@ -32,12 +32,12 @@ def measure(wanted: Wanted, out: Path, say: Callable[[str], None]) -> bool:
     base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting_port())}
     base |= {"WORLD_SIZE": str(wanted.ranks)}
     processes = {}
-    log = out.with_suffix(".log")
+    output = out.with_suffix(".log")
     try:
         for rank in range(wanted.ranks):
             mine = base | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            processes[rank] = spawn(command, mine, log, log)
-        _follow(processes, out, say)
+            processes[rank] = spawn(command, mine, output, output)
+        _follow(processes, out, log)
     except KeyboardInterrupt:
         return False
     finally:
@@ -46,29 +46,29 @@ def measure(wanted: Wanted, out: Path, say: Callable[[str], None]) -> bool:
             process.wait()
     failed = [rank for rank, process in processes.items() if process.returncode != 0]
     if failed:
-        raise ValueError(f"rank {failed[0]} failed: {' / '.join(last_lines(log)[-2:]) or 'it said nothing'}")
+        raise ValueError(f"rank {failed[0]} failed: {' / '.join(last_lines(output)[-2:]) or 'it said nothing'}")
     return True
 
 
-def _follow(processes: Mapping[int, Any], out: Path, say: Callable[[str], None]) -> None:
+def _follow(processes: Mapping[int, Any], out: Path, log: Callable[[str], None]) -> None:
     """Wait for all ranks, or some seconds longer than the first that fails, and say what is measured meanwhile."""
     said, limit = 0, None
     while any(process.poll() is None for process in processes.values()):
-        said = _say_new(out, said, say)
+        said = _log_new(out, said, log)
         if limit is None and any(process.poll() not in (None, 0) for process in processes.values()):
             limit = time.monotonic() + GRACE_SECONDS
         if limit is not None and time.monotonic() > limit:
             return
         time.sleep(POLL_SECONDS)
-    _say_new(out, said, say)
+    _log_new(out, said, log)
 
 
-def _say_new(out: Path, said: int, say: Callable[[str], None]) -> int:
+def _log_new(out: Path, said: int, log: Callable[[str], None]) -> int:
     from study.bench.comm_report import in_words
 
     if not out.is_file():
         return said
     results = results_of(out)
     for place, point in enumerate(results.points[said:], said + 1):
-        say(f"{place:>4} of {results.about.get('wanted', '?')}  {in_words(point)}")
+        log(f"{place:>4} of {results.about.get('wanted', '?')}  {in_words(point)}")
     return len(results.points)

@@ -199,15 +199,15 @@ def _statuses(asked: StudyPlan) -> dict[str, PointStatus]:
 
 def _rows(asked: StudyPlan, keys: Sequence[str], steps: int) -> list[Measured]:
     statuses = _statuses(asked)
-    rows = [_row(place, asked.folder.run(key), statuses[key], steps) for place, key in enumerate(keys, 1)]
+    rows = [_row(number, asked.folder.run(key), statuses[key], steps) for number, key in enumerate(keys, 1)]
     for row, key in zip(rows, keys, strict=True):
         if row.state == MEASURED:  # of a large model it is large, and nobody goes on from it
             shutil.rmtree(asked.folder.run(key).checkpoints, ignore_errors=True)
     return rows
 
 
-def _row(place: int, run: RunFolder, status: PointStatus, steps: int) -> Measured:
-    about = Measured(place, status.key, str(run.path), _state(status))
+def _row(number: int, run: RunFolder, status: PointStatus, steps: int) -> Measured:
+    about = Measured(number, status.key, str(run.path), _state(status))
     if status.state in (PointState.COMPLETED, PointState.DIVERGED) and (timed := _timed(run, steps)):
         peak = timed.get("peak_memory_gib")
         return replace(

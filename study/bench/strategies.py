@@ -56,17 +56,17 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 def _all(asked: Asked, rows: list[Row], seen: list[Failure]) -> bool:
     """Measure, then plant failures, adding what is found to the lists; return False where Ctrl-C ended it."""
     names = ", ".join(strategy.name for strategy in asked.strategies)
-    _say(f"{asked.ranks} ranks over {asked.backend}: {names}, {asked.all_steps} steps each")
+    _log(f"{asked.ranks} ranks over {asked.backend}: {names}, {asked.all_steps} steps each")
     with scratch_folder() as root:
         try:
             made_up.write_corpus(root, asked.base.data.vocab_size, asked.batch * asked.all_steps)
             for strategy in asked.strategies:
-                rows.append(measure(asked, strategy, root, asked.out, _say))
+                rows.append(measure(asked, strategy, root, asked.out, _log))
             for strategy, row in zip(asked.strategies, rows, strict=True):
                 if asked.failures and row.error is None:
                     for one in failures(Patient(asked, strategy, root, row.losses)):
                         seen.append(one)
-                        _say(f"{one.strategy}, {one.failure}: {one.afterwards or one.happened}")
+                        _log(f"{one.strategy}, {one.failure}: {one.afterwards or one.happened}")
         except KeyboardInterrupt:
             return False
     return True
@@ -123,6 +123,6 @@ def versions() -> str:
     return f"torch {version('torch')}, Python {platform.python_version()}"
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     """Tell of progress: results alone are on stdout."""
     print(line, file=sys.stderr, flush=True)

@@ -125,11 +125,11 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
     lines: list[str] = []
     for one in failures:
         lines += ["", f"{one.strategy}: {one.failure}"]
-        lines += [f"  {name}: {said}" if name else f"  {said}" for name, said in _told(one) if said]
+        lines += [f"  {name}: {said}" if name else f"  {said}" for name, said in _sentences(one) if said]
     return lines
 
 
-def _told(one: Failure) -> list[tuple[str, str]]:
+def _sentences(one: Failure) -> list[tuple[str, str]]:
     if one.planted is None:
         return [("", one.happened)]
     change = one.change
@@ -168,7 +168,7 @@ def as_markdown(asked: Asked, found: Found, picture: str, command: str) -> str:
     if found.failures:
         lines += ["", "## Failures", "", _row(["strategy", "failure", "what was seen"]), _row(["---"] * 3)]
         for one in found.failures:
-            said = "; ".join(f"{name}: {said}" if name else said for name, said in _told(one) if said)
+            said = "; ".join(f"{name}: {said}" if name else said for name, said in _sentences(one) if said)
             lines.append(_row([one.strategy, one.failure, said]))
     return "\n".join(lines) + "\n"
 

@@ -117,8 +117,8 @@ class Records:
 class Watched:
     """Follows a run: its steps, said now and then, and the memory of its ranks until the last timed step."""
 
-    def __init__(self, asked: Asked, name: str, folder: Path, say: Callable[[str], None]) -> None:
-        self._asked, self._name, self._say = asked, name, say
+    def __init__(self, asked: Asked, name: str, folder: Path, log: Callable[[str], None]) -> None:
+        self._asked, self._name, self._log = asked, name, log
         self.records = Records(folder)
         self.before: dict[int, Memory] = {}
         self.peak: dict[int, Memory] = {}
@@ -135,20 +135,20 @@ class Watched:
             if found is not None and step < WARM + self._asked.steps:
                 self.peak[rank] = found
         if step >= self._said + max(1, of // 4):
-            self._tell(step, of)
+            self._log_step(step, of)
 
     def ended(self) -> None:
         """Read what the run wrote after the last look at it, and say its last step."""
         self.records.look()
         if self.records.step > self._said:
-            self._tell(self.records.step, self._asked.all_steps)
+            self._log_step(self.records.step, self._asked.all_steps)
 
-    def _tell(self, step: int, of: int) -> None:
+    def _log_step(self, step: int, of: int) -> None:
         self._said = step
-        self._say(f"{self._name}: step {step} of {of}")
+        self._log(f"{self._name}: step {step} of {of}")
 
 
-def measure(asked: Asked, strategy: Strategy, root: Path, out: Path, say: Callable[[str], None]) -> Row:
+def measure(asked: Asked, strategy: Strategy, root: Path, out: Path, log: Callable[[str], None]) -> Row:
     """Train with a strategy in a folder below `root`, which has the corpus; keep what it wrote below `out`.
 
     A run that fails is a row that says so.
@@ -157,13 +157,13 @@ def measure(asked: Asked, strategy: Strategy, root: Path, out: Path, say: Callab
     config = asked.config(strategy)
     config = replace(config, runtime=replace(config.runtime, data_root=str(root), checkpoint_seconds=NEVER))
     write_config(folder, config)
-    watched = Watched(asked, strategy.name, folder, say)
+    watched = Watched(asked, strategy.name, folder, log)
     done = run_ranks(Launch(folder, asked.ranks, saves=False), watched)
     watched.ended()
     kept = keep(folder, out / strategy.name)
     failed = done.failed is not None
     row = Row(strategy.name, error=reason(done)) if failed else row_of(asked, strategy, watched, kept)
-    say(f"{strategy.name}: " + (row.error or f"{row.tokens_per_second:,.0f} tokens/s"))
+    log(f"{strategy.name}: " + (row.error or f"{row.tokens_per_second:,.0f} tokens/s"))
     return row
 
 
@@ -179,15 +179,15 @@ def last_words(said: Sequence[str]) -> str:
     return _SOURCE.sub("", (told or list(said) or ["it said nothing"])[-1]).strip()
 
 
-def keep(folder: Path, place: Path) -> list[Path]:
+def keep(folder: Path, kept: Path) -> list[Path]:
     """Copy a run's config, records, output and traces to a folder, over those of an earlier one; return the traces."""
-    (place / "profile").mkdir(parents=True, exist_ok=True)
+    (kept / "profile").mkdir(parents=True, exist_ok=True)
     for pattern in ("config.yaml", "metrics.jsonl", "rank-*.log", "profile/step-*-rank-*.json.gz"):
-        for old in place.glob(pattern):
+        for old in kept.glob(pattern):
             old.unlink()
         for new in sorted(folder.glob(pattern)):
-            shutil.copyfile(new, place / new.relative_to(folder))
-    return sorted((place / "profile").glob("step-*-rank-*.json.gz"))
+            shutil.copyfile(new, kept / new.relative_to(folder))
+    return sorted((kept / "profile").glob("step-*-rank-*.json.gz"))
 
 
 def row_of(asked: Asked, strategy: Strategy, watched: Watched, traces: Sequence[Path]) -> Row:

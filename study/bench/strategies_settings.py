@@ -38,7 +38,6 @@ class Strategy:
     """
 
     name: str
-    told: str
     strategy: str
     zero: int = 3
     saves: bool = True
@@ -62,12 +61,12 @@ class Strategy:
 STRATEGIES = {
     one.name: one
     for one in (
-        Strategy("ddp", "each rank has the whole model; gradients are all-reduced in buckets", "ddp"),
-        Strategy("fsdp1", "FSDP1, full shard: one flat weight a block", "fsdp1", saves=False),
-        Strategy("fsdp1_zero2", "FSDP1, weights gathered once a step", "fsdp1", zero=2, saves=False),
-        Strategy("fsdp2", "FSDP2, full shard: each weight is sharded on its own", "fsdp"),
-        Strategy("zero2", "FSDP2, weights gathered once a step", "fsdp", zero=2),
-        Strategy("zero1", "FSDP2, weights and gradients whole during a step", "fsdp", zero=1),
+        Strategy("ddp", "ddp"),
+        Strategy("fsdp1", "fsdp1", saves=False),
+        Strategy("fsdp1_zero2", "fsdp1", zero=2, saves=False),
+        Strategy("fsdp2", "fsdp"),
+        Strategy("zero2", "fsdp", zero=2),
+        Strategy("zero1", "fsdp", zero=1),
     )
 }
 

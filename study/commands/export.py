@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     found = {"point": key, "step": step, "out": None if options.out is None else str(options.out)}
     if not tracking.enabled:
         _exported(folder.run(key), options.out, options.dtype, step)
-        return _say(options, folder, {**found, "model": None, "version": None, "new": False})
+        return _print(options, folder, {**found, "model": None, "version": None, "new": False})
     return _tracked(options, folder, tracking, found)
 
 
@@ -78,7 +78,7 @@ def _tracked(options: argparse.Namespace, folder: StudyFolder, tracking: Trackin
             emit("export", folder, {**found, "error": str(error)})
         print(f"study export: cannot write to {uri}: {error}\nNothing is lost: run it again later", file=sys.stderr)
         return AWAY
-    return _say(options, folder, {**found, "model": name, "version": version, "new": new})
+    return _print(options, folder, {**found, "model": name, "version": version, "new": new})
 
 
 def _check_out(out: Path) -> None:
@@ -110,7 +110,7 @@ def _exported(run: RunFolder, out: Path, dtype: str, step: int) -> None:
         raise ValueError(done.stderr.strip().removeprefix("error: ") or f"train.hub ended with code {done.returncode}")
 
 
-def _say(options: argparse.Namespace, folder: StudyFolder, found: dict[str, object]) -> int:
+def _print(options: argparse.Namespace, folder: StudyFolder, found: dict[str, object]) -> int:
     if options.json:
         emit("export", folder, found)
         return 0

@@ -34,18 +34,18 @@ def dealt(sizes: Sequence[float], points: int) -> list[list[int]]:
     rooms = [points] * (count - 1) + [len(sizes) - points * (count - 1)]
     jobs: list[list[int]] = [[] for _ in range(count)]
     loads = [(0.0, job) for job in range(count)]
-    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         load, job = heapq.heappop(loads)
-        jobs[job].append(place)
+        jobs[job].append(index)
         if len(jobs[job]) < rooms[job]:
-            heapq.heappush(loads, (load + sizes[place], job))
+            heapq.heappush(loads, (load + sizes[index], job))
     return jobs
 
 
 def alike(sizes: Sequence[float], points: int) -> list[list[int]]:
-    """Return which points begin together in a job, by their places, so that those of a job take similar time."""
-    places = sorted(range(len(sizes)), key=lambda place: -sizes[place])
-    return [places[first : first + points] for first in range(0, len(places), points)]
+    """Return which points begin together in a job, by their index, so that those of a job take similar time."""
+    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    return [order[first : first + points] for first in range(0, len(order), points)]
 
 
 def longest_lane(seconds: Sequence[float], lanes: int) -> float:

@@ -79,10 +79,10 @@ class Batch:
 
     def waits_its_turn(self, key: str) -> bool:
         """Whether others of its job begin before this point, which then takes the place of one that has ended."""
-        return self.takes_turns and self._places[key] % self.points >= self.lanes
+        return self.takes_turns and self._position[key] % self.points >= self.lanes
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _position(self) -> dict[str, int]:
         return {key: place for place, key in enumerate(self.keys)}
 
     def job(self, index: int) -> str:

@@ -220,7 +220,7 @@ def table(statuses: Sequence[PointStatus], points: Mapping[str, Point], width: i
         share = percent(min(1.0, s.tokens / s.budget_tokens)) if s.budget_tokens and s.tokens else ""
         loss = "" if s.loss is None else f"{s.loss:.4f}"
         rows.append((s.key, s.state, share, loss, *_sizes(points.get(s.key)), str(s.attempt or ""), s.job_id or ""))
-    told = ["overrides", *_told(statuses, [row[4:7] for row in rows[1:]])]
+    told = ["overrides", *_differing(statuses, [row[4:7] for row in rows[1:]])]
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     kept = [place for place, column in enumerate(zip(*rows[1:], strict=True)) if any(column)] or [0, 1]
     needed = _distinct([row[4:7] for row in rows[1:]], told[1:])
@@ -234,11 +234,11 @@ def table(statuses: Sequence[PointStatus], points: Mapping[str, Point], width: i
     return [cut(f"{text}{words}".rstrip(), width) for text, words in zip(lead, told, strict=True)]
 
 
-def _distinct(sizes: Sequence[Sequence[str]], told: Sequence[str]) -> int:
+def _distinct(sizes: Sequence[Sequence[str]], overrides: Sequence[str]) -> int:
     """Return the columns that overrides need, so that rows can be told apart: a few, or all of the longest's."""
-    longest = max(map(len, told), default=0)
+    longest = max(map(len, overrides), default=0)
     for columns in range(CONFIG, longest):
-        if len({(*size, words[: columns - 1]) for size, words in zip(sizes, told, strict=True)}) == len(told):
+        if len({(*size, words[: columns - 1]) for size, words in zip(sizes, overrides, strict=True)}) == len(overrides):
             return columns
     return longest
 
@@ -250,7 +250,7 @@ def _sizes(point: Point | None) -> tuple[str, str, str]:
     return human(point.params), human(point.tokens), f"{point.flops_per_token * point.tokens:.1e}".replace(".0e", "e")
 
 
-def _told(statuses: Sequence[PointStatus], sizes: Sequence[Sequence[str]]) -> list[str]:
+def _differing(statuses: Sequence[PointStatus], sizes: Sequence[Sequence[str]]) -> list[str]:
     """Return the overrides by which these points differ, without those of their sizes where N, D and C tell them."""
     own = varying([s.overrides for s in statuses]) if len(statuses) > 1 else {o for s in statuses for o in s.overrides}
     whole = [[override for override in s.overrides if override in own] for s in statuses]

@@ -85,7 +85,9 @@ class MlflowStore:
         self._client = client
         self._artifacts = artifacts
         self._redact = redact
-        self._places: dict[str, str] = {}  # of the artifacts of runs made here: MLflow reads the whole run to know it
+        self._artifact_uris: dict[
+            str, str
+        ] = {}  # of the artifacts of runs made here: MLflow reads the whole run to know it
 
     def experiment(self, name: str) -> str:
         """Return the id of the experiment, made if there is none. Raises ValueError if it was deleted."""
@@ -148,7 +150,7 @@ class MlflowStore:
             run = self._call(lambda: self._client.create_run(experiment, start, dict(tags), name))
         except (RunGoneError, RunRefusedError) as error:
             raise StoreAwayError(f"no run could be made in experiment {experiment}: {error}") from None
-        self._places[run.info.run_id] = str(run.info.artifact_uri)
+        self._artifact_uris[run.info.run_id] = str(run.info.artifact_uri)
         return str(run.info.run_id)
 
     def rename(self, run: str, name: str) -> None:
@@ -202,7 +204,7 @@ class MlflowStore:
 
     def artifacts(self, run: str, folder: Path) -> None:
         """Copy all of a folder to the run's artifacts."""
-        place = self._places.pop(run, None)
+        place = self._artifact_uris.pop(run, None)
         if place is None:
             self._call(lambda: self._client.log_artifacts(run, str(folder)))
             return

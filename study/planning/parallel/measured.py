@@ -53,9 +53,9 @@ class Measurement:
         return INTERRUPTED if self.interrupted else int(any(one.state != MEASURED for one in self.rows))
 
 
-def peak_of_first(answer: Answer, place: int) -> int:
+def peak_of_first(answer: Answer, number: int) -> int:
     """Return the predicted peak of tensors of the first rank [bytes], which is the one that records its own."""
-    candidate = answer.best[place - 1].candidate
+    candidate = answer.best[number - 1].candidate
     config = candidate.config
     return of_rank(config, candidate.axes, config.runtime.device, candidate.sequences, 0).peak.total
 

@@ -116,15 +116,15 @@ def meshes(question: Question) -> Iterator[Axes]:
     config, names = question.config, ("tp", "pp", "cp", "dp_replicate", "dp_shard")
     fixed = {name: getattr(config.parallel, name) for name in names if question.stays(f"parallel.{name}")}
 
-    def rest(left: int, place: int) -> Iterator[dict[str, int]]:
-        if place == len(names):
+    def rest(left: int, index: int) -> Iterator[dict[str, int]]:
+        if index == len(names):
             if left == 1:
                 yield {}
             return
-        name = names[place]
+        name = names[index]
         for size in [fixed[name]] if name in fixed else _divisors(left):
             if left % size == 0 and not (name == "pp" and size > config.model.layers and name not in fixed):
-                yield from ({name: size, **more} for more in rest(left // size, place + 1))
+                yield from ({name: size, **more} for more in rest(left // size, index + 1))
 
     for sizes in rest(question.gpus, 0):
         yield from _with_experts(question, Axes(**sizes))

@@ -133,14 +133,14 @@ def fields(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _layout(answer: Answer, place: int) -> dict[str, Any]:
-    one = answer.best[place]
+def _layout(answer: Answer, index: int) -> dict[str, Any]:
+    one = answer.best[index]
     time = one.time
     return {
         "settings": settings(one.candidate),
         "accumulation": one.candidate.accumulated,
         "needed": one.needed,
-        "sent": dict(answer.sent[place]),
+        "sent": dict(answer.sent[index]),
         "seconds": time.seconds,
         **times(time),
         "tokens_per_second": time.tokens_per_second,
@@ -170,7 +170,7 @@ def rows(answer: Answer, more: Mapping[int, Mapping[str, Any]] | None = None) ->
     return "\n".join([",".join(names), *lines]) + "\n"
 
 
-def _beside(winner: Priced[StepTime], other: Priced[StepTime], place: int) -> str:
+def _beside(winner: Priced[StepTime], other: Priced[StepTime], number: int) -> str:
     """Return by how much another is slower, and what most of that is."""
     more = other.time.seconds / winner.time.seconds - 1
     here, there = grouped(winner.time), grouped(other.time)
@@ -179,7 +179,7 @@ def _beside(winner: Priced[StepTime], other: Priced[StepTime], place: int) -> st
     why = f", mostly {name} (+{seconds(differences[name])})" if differences[name] > 0 else ""
     known = _parts(winner.candidate)
     other_way = ", ".join(part for part in _parts(other.candidate) if part not in known)
-    return f"No. {place} ({other_way}) is predicted {100 * more:.1f} % slower{why}."
+    return f"No. {number} ({other_way}) is predicted {100 * more:.1f} % slower{why}."
 
 
 def grouped(time: StepTime) -> dict[str, float]:
