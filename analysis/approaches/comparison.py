@@ -118,7 +118,7 @@ def _with_minimum(table: Rows, judged: Sequence[Valley]) -> Rows:
     good = [v.flops_budget for v in judged if v.status == "minimum"]
     left = Counter(v.status for v in judged if v.status != "minimum")
     if len(good) < FEWEST_MINIMA:
-        why = f" ({', '.join(f'{n} {STATUS[status]}' for status, n in left.most_common())})" if left else ""
+        why = f" (the others: {', '.join(f'{n} {STATUS[status]}' for status, n in left.most_common())})" if left else ""
         raise ValueError(
             f"{numbers.counted(len(good), 'budget')} with a best size inside the sizes swept{why}: three are needed to "
             "see whether a power law holds"

@@ -66,8 +66,8 @@ def test_tokens_are_read_off_between_runs() -> None:
 @pytest.mark.parametrize(
     ("loss", "x", "status", "reason"),
     [
-        (bowl(-2.5), X, "edge", "the minimum lies outside the sizes, at 8.21e+04 parameters"),
-        (bowl(3.0), X, "edge", "the minimum lies outside the sizes, at 2.01e+07 parameters"),
+        (bowl(-2.5), X, "edge", "the minimum lies outside the sizes, at 82.1K parameters"),
+        (bowl(3.0), X, "edge", "the minimum lies outside the sizes, at 20.1M parameters"),
         (2 - bowl(0.3), X, "inverted", "the parabola opens downwards"),
         (bowl(0.0, [-1, 1]), [-1, 1], "too_few", "2 sizes: at least three are needed"),
         (bowl(0.0, [-1, 1, 1]), [-1, 1, 1], "too_few", "2 sizes: at least three are needed"),

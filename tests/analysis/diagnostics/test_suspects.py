@@ -138,7 +138,7 @@ def test_approach_2_rests_on_the_valleys_that_were_kept() -> None:
     out: Any = side_by_side(table, 1e15, resamples=0)
     for name in ("2 parabola", "2 akima", "2 surface"):
         assert np.isnan(out.loc[name, "params"])
-        assert "edge" in out.loc[name, "reason"]
+        assert "4 no minimum inside" in out.loc[name, "reason"]
 
 
 def test_every_n_star_is_of_one_count(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() 
     first, second, *_ = text.split("\n\n")
     assert first == (
         "**Law**: L = 2.25 + 265/N^0.884 + B/D^0.334 · backtest 1.8 % too high at 1.6e10 FLOPs"
-        " · train next: 20.4k parameters on 1.64M tokens for 3.2e11 FLOPs"
+        " · train next: 20.4K parameters on 1.64M tokens for 3.2e11 FLOPs"
     )
     assert second == "**Cost**: 2.000 GPU-hours, 2e9 FLOPs · **Points**: 4 completed"
     assert "| law/E | 2.251 | 2.1 to 2.45 |" in text
@@ -124,7 +124,7 @@ def test_what_a_run_takes_over_from_another_counts_once() -> None:
 def test_a_run_says_what_it_reached_and_why_it_went_wrong() -> None:
     found = {"final_loss": 2.5, "best_loss": 2.5, "params_matmul": 4104.0, "tokens": 2e6, "flops": 8e10}
     good = run_note(Facts("completed"), found, {})
-    assert good.startswith("**completed** · final loss **2.5** · 4.1k matmul parameters · 2M tokens · 8e10 FLOPs\n")
+    assert good.startswith("**completed** · final loss **2.5** · 4.1K matmul parameters · 2M tokens · 8e10 FLOPs\n")
     bad = Facts("failed", why="exit code 1", error="Traceback\nValueError: boom")
     text = run_note(bad, {"best_loss": 3.1}, {"trial": "4", "rung": "2000"})
     assert text.startswith("**failed** · trial 4, rung 2000 · best loss **3.1**\n\nexit code 1\n\n")
