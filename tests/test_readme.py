@@ -227,13 +227,16 @@ def test_links_are_measured(checkout: Path) -> None:
 
 
 def test_what_the_playbook_tunes_is_a_sweep(checkout: Path) -> None:
-    def planned(name: str) -> str:
+    def dry_run(text: str) -> str:
         """Return the dry run of a block, as of a corpus that is not there yet: that of other tests is smaller."""
-        return run(block(f"study.name={name}").replace("dry_run=true", "dry_run=true runtime.data_root=none"), checkout)
+        return run(text.replace("dry_run=true", "dry_run=true runtime.data_root=none"), checkout)
 
-    for name, count in {"rates": 40, "batches": 18, "warmups": 18, "decays": 12, "clips": 9}.items():
-        assert f"Study {name}: {count} points" in planned(name)
-    assert planned("lengths").count("Study lengths: 3 points") == 3
+    assert "Study rates: 40 points" in dry_run(block("study.name=rates"))
+    assert "Study batches: 18 points" in dry_run(block("study.name=batches"))
+    assert "Study warmups: 18 points" in dry_run(block("study.name=warmups"))
+    assert "Study decays: 12 points" in dry_run(block("study.name=decays"))
+    assert "Study clips: 9 points" in dry_run(block("study.name=clips"))
+    assert dry_run(block("study.name=lengths")).count("Study lengths: 3 points") == 3
 
 
 def test_one_run_is_trained_cooled_down_and_exported(checkout: Path) -> None:
