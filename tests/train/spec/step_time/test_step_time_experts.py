@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.train.spec.step_time.test_step_time_kernels import DEVICE, PLAIN
 from train.model.mlp import MLP
 from train.model.moe import MoE
 from train.spec.accounting.flops import per_token
-from train.spec.communication.cluster import ClusterProfile, Compute, Level, Rate, read_profile
+from train.spec.communication.cluster import Rate, read_profile
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,
@@ -40,11 +41,6 @@ from train.spec.step_time.experts import ExpertShape, expert_passes, expert_prod
 from train.spec.step_time.products import busy, product
 from train.spec.step_time.update import update_time
 
-PLAIN = ClusterProfile(
-    name="plain", source="", machine="", versions="", date="", kind="measured", levels=(Level("all", 0.0, 1e9),),
-    compute=Compute((Rate("8192 x 8192 x 8192", "bf16", 1e12),), copy=1e9),
-)  # fmt: skip
-DEVICE = device_of(PLAIN)
 FAST = replace(DEVICE, memory=1e30, products=())
 MANY = read_profile(Path(__file__).parents[4] / "conf" / "cluster" / "measured" / "h100_x8_400g.yaml")
 SHAPE = ExpertShape(
