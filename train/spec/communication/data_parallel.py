@@ -22,6 +22,8 @@ FULL = 4
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 """Sizes at which DDP closes its first bucket and the others [bytes] (torch.distributed: _DEFAULT_FIRST_BUCKET_BYTES,
 bucket_cap_mb)."""
+BUCKETS = "gradients"
+"""What messages of DDP's buckets say they are of."""
 FLAT_ALIGNMENT = 16
 """Bytes to which FSDP1 aligns each weight within a flat one, in the format that is gathered."""
 
@@ -151,15 +153,24 @@ def flat_numbers(weights: Sequence[Weight], itemsize: int, ranks: int) -> int:
 
 
 def _ddp(config: RunConfig, axes: Axes) -> Iterator[Message]:
-    block, ends = block_weights(config.model), end_weights(config.model, config.data.vocab_size)
-    first = [ends.pop("embedding.weight")]
-    weights = [*first, *list(block.values()) * config.model.layers, *ends.values()]
     ranks = axes.data * axes.cp
+    for size in ddp_buckets(config):
+        yield Message(ALL_REDUCE, "tokens", ranks, size, 1, BUCKETS, "backward")
+    yield Message(ALL_REDUCE, "tokens", ranks, 4 * len(_ddp_weights(config)), 1, "which weights were used", "backward")
+
+
+def ddp_buckets(config: RunConfig) -> list[int]:
+    """Return the sizes of DDP's messages [bytes], in the order of their weights; they are sent from the last to the
+    first."""
     given = config.parallel.ddp_bucket_mib
     limits = (FIRST_BUCKET, BUCKET) if given is None else (int(given * (1 << 20)),) * 2
-    for size in buckets([FULL * weight.numbers for weight in weights], *limits):
-        yield Message(ALL_REDUCE, "tokens", ranks, size, 1, "gradients", "backward")
-    yield Message(ALL_REDUCE, "tokens", ranks, 4 * len(weights), 1, "which weights were used", "backward")
+    return buckets([FULL * weight.numbers for weight in _ddp_weights(config)], *limits)
+
+
+def _ddp_weights(config: RunConfig) -> list[Weight]:
+    """Return the weights in the order of the module: embedding, blocks, final norm and head."""
+    block, ends = block_weights(config.model), end_weights(config.model, config.data.vocab_size)
+    return [ends.pop("embedding.weight"), *list(block.values()) * config.model.layers, *ends.values()]
 
 
 def buckets(sizes: Sequence[int], first: int = FIRST_BUCKET, cap: int = BUCKET) -> list[int]:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 
+from train.spec.communication.data_parallel import ddp_buckets
 from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SEND, Message
-from train.spec.config import CompileConfig, MemoryConfig, ModelConfig, ParallelConfig, PrecisionConfig, RunConfig
+from train.spec.config import (
+    CompileConfig,
+    DataConfig,
+    MemoryConfig,
+    ModelConfig,
+    ParallelConfig,
+    PrecisionConfig,
+    RunConfig,
+)
 from train.spec.pipeline_schedule.simulation import Times, simulate
 from train.spec.step_time import host, overlap, timeline
 from train.spec.step_time.copies import copied
@@ -47,8 +59,55 @@ def test_nothing_runs_beside_the_first_gather_and_the_last_sum() -> None:
     last = message(REDUCE_SCATTER, "fsdp", "gradients of embedding", "backward", count=1)
     found = overlap.exposed({first: 2.0, last: 3.0}, CONFIG, (100.0, 100.0), 1e6)
     assert found["fsdp"] == pytest.approx(1.0 + 3.0 + EACH / 4)
-    buckets = message(ALL_REDUCE, "tokens", "gradients", "backward", count=4)
-    assert overlap.exposed({buckets: 8.0}, CONFIG, (0.0, 100.0), 1e30) == {"dp": pytest.approx(2.0)}
+
+
+DDP = RunConfig(
+    ModelConfig(width=64, layers=4, head_dim=16, mlp_width=192),
+    DataConfig(vocab_size=3000),
+    parallel=ParallelConfig(ddp_bucket_mib=0.25),
+)
+"""Embedding and head of 768,000 bytes each, four blocks of about 213,000: messages of several sizes."""
+
+
+def ddp_seconds(config: RunConfig, per_byte: float) -> dict[Message, float]:
+    sizes = Counter(ddp_buckets(config))
+    made = {
+        Message(ALL_REDUCE, "tokens", 2, size, count, "gradients", "backward"): count for size, count in sizes.items()
+    }
+    return {one: per_byte * one.volume for one in made}
+
+
+def test_of_ddps_messages_the_last_two_are_waited_for_where_the_backward_pass_is_long() -> None:
+    """However many sizes there are: the embedding's, and that of the first block's first weights, end with the pass."""
+    sizes = ddp_buckets(DDP)
+    assert len(set(sizes)) > 2 and sizes[0] == 4 * 3000 * 64
+    seconds = ddp_seconds(DDP, 1e-6)
+    assert overlap.exposed(seconds, DDP, (0.0, 100.0), 1e30) == {"dp": pytest.approx(1e-6 * sum(sizes[:2]))}
+    assert overlap.exposed(seconds, DDP, (0.0, 0.0), 1e30) == {"dp": pytest.approx(sum(seconds.values()))}
+    passes = overlap.exposed(seconds, DDP, (0.0, 8.0), 1e30, 8)
+    assert passes == overlap.exposed(seconds, DDP, (0.0, 1.0), 1e30), "the last micro-batch alone sends"
+
+
+def test_ddps_messages_wait_for_each_other_and_for_their_gradients() -> None:
+    """By hand: one message for all weights but the embedding's is complete at the end, as the embedding's own is."""
+    both = replace(DDP, parallel=ParallelConfig())  # 1 MiB, then 25
+    first, second = ddp_buckets(both)
+    assert first > 4 * 3000 * 64, "embedding and first blocks"
+    seconds = ddp_seconds(both, 1e-6)
+    # The second message starts once its own weights are through, the blocks of the first still being to come.
+    computed = second + first - 4 * 3000 * 64
+    for backward in (0.1, 1.0, 3.0, 30.0):
+        ready = backward * second / computed
+        waited = max(backward, ready + 1e-6 * second) + 1e-6 * first - backward
+        assert overlap.exposed(seconds, both, (0.0, backward), 1e30) == {"dp": pytest.approx(waited)}
+    one = replace(DDP, parallel=ParallelConfig(ddp_bucket_mib=25))
+    assert overlap.exposed(ddp_seconds(one, 1e-6), one, (0.0, 9.0), 1e30)["dp"] == pytest.approx(
+        1e-6 * (first + second)
+    )
+    tied = replace(one, model=replace(DDP.model, tied_embeddings=True), parallel=DDP.parallel)
+    assert overlap.exposed(ddp_seconds(tied, 1e-6), tied, (0.0, 99.0), 1e30)["dp"] == pytest.approx(
+        1e-6 * sum(ddp_buckets(tied)[:2])
+    )
 
 
 def test_messages_within_layers_are_waited_for_unless_products_are_cut() -> None:
