@@ -15,7 +15,7 @@ from study.commands.sync import AWAY
 from study.config import tracking_uri
 from study.process.children import interpreter
 from study.records.settings import find_study, load_submission
-from study.status.observer import observe
+from study.status.observer import Observer
 from study.status.selection import by_key
 from study.storage.layout import RunFolder, StudyFolder
 from study.tracking import Tracking
@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Export a point's newest checkpoint and register it in MLflow; what is registered already is not again."""
     folder = find_study(options.study, options.runs)
-    key = by_key(observe(folder), options.point).key
+    observer = Observer(folder)
+    key = by_key(list(observer.points.values()), options.point).key
     step = _newest(folder.run(key))
     tracking = load_submission(folder).tracking
     if not tracking.enabled and options.out is None:
@@ -49,17 +50,18 @@ def run(options: argparse.Namespace) -> int:
     if not tracking.enabled:
         _exported(folder.run(key), options.out, options.dtype, step)
         return _print(options, folder, {**found, "model": None, "version": None, "new": False})
-    return _tracked(options, folder, tracking, found)
+    return _tracked(options, observer, tracking, found)
 
 
-def _tracked(options: argparse.Namespace, folder: StudyFolder, tracking: Tracking, found: dict[str, object]) -> int:
+def _tracked(options: argparse.Namespace, observer: Observer, tracking: Tracking, found: dict[str, object]) -> int:
     from study.tracking.model_registry import ModelRegistry
     from study.tracking.store import RunGoneError, RunRefusedError, StoreAwayError
 
+    folder = observer.folder
     key, step, name = str(found["point"]), int(str(found["step"])), options.name or folder.name
     tags = {"point_key": key, "step": str(step), "dtype": options.dtype}
     try:
-        registry = ModelRegistry(folder, tracking)
+        registry = ModelRegistry(folder, tracking, observer)
         version = registry.version(name, tags)
         new = version is None
         if new or options.out is not None:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from study.records.point import Point
 from study.status import filters
 from study.status.states import PointState, PointStatus
 
 T = TypeVar("T", bound=PointStatus)
+
+
+class Keyed(Protocol):
+    """What a key names: a point, or its status."""
+
+    @property
+    def key(self) -> str:
+        """The point's key."""
+
+
+K = TypeVar("K", bound=Keyed)
 
 
 def parse_states(text: str, option: str = "--state") -> frozenset[str]:
@@ -22,14 +33,14 @@ def parse_states(text: str, option: str = "--state") -> frozenset[str]:
     return frozenset(PointState if "all" in states else map(PointState, states))
 
 
-def by_key(statuses: Sequence[PointStatus], prefix: str) -> PointStatus:
+def by_key(points: Sequence[K], prefix: str) -> K:
     """Return the one point whose key begins so. Raises ValueError where there is none, or more than one."""
-    found = [status for status in statuses if status.key.startswith(prefix)]
+    found = [point for point in points if point.key.startswith(prefix)]
     if len(found) == 1:
         return found[0]
     if not found:
-        some = ", ".join(status.key for status in statuses[:5])
-        raise ValueError(f"no point begins with {prefix!r}: the keys are {some}{', …' if len(statuses) > 5 else ''}")
+        some = ", ".join(point.key for point in points[:5])
+        raise ValueError(f"no point begins with {prefix!r}: the keys are {some}{', …' if len(points) > 5 else ''}")
     raise ValueError(f"{prefix!r} begins {len(found)} keys ({', '.join(s.key for s in found[:5])}): give more of it")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
 from study.executors.jobs import QueueView
 from study.records.settings import load_section
+from study.status.observer import Observer
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
 from study.tracking import state as memory
@@ -42,7 +43,7 @@ def is_all_sent(folder: StudyFolder) -> bool:
         database = sqlite_file(uri)
         if target is None or not (target.shown and target.noted) or (database is not None and not database.exists()):
             return False
-        source = Source(folder, lambda batches: QueueView())
+        source = Source(folder, Observer(folder, lambda batches: QueueView()))
         source.refresh(())
     except ValueError:  # whoever sends says what is wrong
         return False

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from study.config.tracking_uri import identity, resolve
+from study.status.observer import Observer
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
 from study.tracking import Tracking, model_folder, state
@@ -20,14 +21,13 @@ from study.tracking.syncer import Syncer
 class ModelRegistry:
     """The registry of the store that a study is sent to."""
 
-    def __init__(self, folder: StudyFolder, tracking: Tracking) -> None:
+    def __init__(self, folder: StudyFolder, tracking: Tracking, observer: Observer) -> None:
         """Send what the store does not have of the study. Raises StoreAwayError where it cannot be reached."""
         uri = resolve(tracking.uri, Path.cwd())
         self._folder, self._redact = folder, redactor(os.environ)
         self._store: MlflowStore = connect(uri, folder.name, Path.cwd(), self._redact)
-        syncer = Syncer(folder, self._store, identity(uri), self._redact)
-        syncer.sync()
-        self._observer = syncer.observer
+        self._observer = observer
+        Syncer(folder, self._store, identity(uri), self._redact, observer=observer).sync()
         self._runs = state.load(folder.tracking).stores[identity(uri)].runs
 
     def version(self, name: str, tags: Mapping[str, str]) -> str | None:

@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from study.executors import query
 from study.records.ledger import Ledger
 from study.records.point import Point
 from study.search.labels import Labels
-from study.status.observer import Look, Observer
+from study.status.observer import Observer
 from study.storage.files import read_json
 from study.storage.layout import StudyFolder
 
@@ -26,9 +25,9 @@ LOOK_SECONDS = 60.0
 class Source:
     """The study's files, read again only where they have changed, and what `observer` sees of its points."""
 
-    def __init__(self, folder: StudyFolder, look: Look = query) -> None:
+    def __init__(self, folder: StudyFolder, observer: Observer | None = None) -> None:
         self.folder = folder
-        self.observer = Observer(folder, look)
+        self.observer = observer or Observer(folder)
         self._known: Ledger | None = None
         self._asked = float("-inf")
         self._labels = Labels(folder)

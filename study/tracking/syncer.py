@@ -95,11 +95,19 @@ class Syncer:
     """Syncs one study to one store. Only the holder of the study's tracking lock writes."""
 
     def __init__(
-        self, folder: StudyFolder, store: Store, name: str, redact: Redact, report: Path | None = None
+        self,
+        folder: StudyFolder,
+        store: Store,
+        name: str,
+        redact: Redact,
+        report: Path | None = None,
+        *,
+        observer: Observer | None = None,
     ) -> None:
+        """report: its folder, where it is not the usual one. observer: which has read the study's points already."""
         self._folder, self._store, self._name, self._redact, self._report = folder, store, name, redact, report
         self.steps = 0  # forward, of all runs together: whoever follows tells a server that fails now and then by them
-        self._source = Source(folder)
+        self._source = Source(folder, observer)
         self._token = uuid.uuid4().hex
         self._state = TrackingState()
         self._stamp: tuple[int, int, int] | None = None
@@ -115,11 +123,6 @@ class Syncer:
         self._looks: dict[str, Mapping[str, str]] = {}
         self._described = -1  # points that the experiment's view was made of
         self._noted = (-1, 0, "")  # time of the fit, steps, and states that the study's own run shows
-
-    @property
-    def observer(self) -> Observer:
-        """What the last pass saw of the study's points."""
-        return self._source.observer
 
     def sync(self, wait: float = -1) -> Synced:
         """Make one pass, waiting `wait` seconds for another syncer's pass to end (-1: for ever), then TimeoutError.

@@ -16,6 +16,7 @@ from study.search.plots import draw, survivors
 from study.search.settings import load, save
 from study.search.trial_queue import TrialQueue
 from study.search.view import verdict
+from study.status.observer import Observer
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
 from study.tracking.facts import Facts
@@ -115,7 +116,7 @@ def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tm
     parent = {"schedule": {"parent": "0123456789ab@1024"}}
     lines = [{"key": key, "config": parent if key == keys[0] else {}, "overrides": []} for key in keys]
     study.points.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    source = Source(study, look=lambda ids: QueueView())
+    source = Source(study, Observer(study, lambda ids: QueueView()))
     source.refresh(())
     first, other = source.labels(keys[0]), source.labels(keys[1])
     assert first["parent"] == "0123456789ab@1024" and "parent" not in other
