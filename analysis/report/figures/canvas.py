@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from analysis.report.figures import style
+from analysis.report.figures import fonts, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,7 +115,8 @@ class Sheet:
         """Return a PDF of one page as large as the sheet, the same bytes for the same data."""
         buffer = io.BytesIO()
         nothing = dict.fromkeys(("Creator", "Producer", "CreationDate"))
-        self._save(buffer, "pdf", False, format="pdf", metadata=nothing)
+        with fonts.only_outlines():
+            self._save(buffer, "pdf", False, format="pdf", metadata=nothing)
         return buffer.getvalue()
 
     def _save(self, target: Any, salt: str, transparent: bool, **options: Any) -> None:
