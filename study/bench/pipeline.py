@@ -12,6 +12,7 @@ from typing import Any
 
 from analysis.text import commandline
 from analysis.text.commandline import Key
+from study.bench.comm_settings import BACKENDS, gpu_count
 from study.bench.pipeline_table import (
     Asked,
     Found,
@@ -58,8 +59,10 @@ KEYS = (
         commandline.number),
     Key("message_ms", "sending one micro-batch's activations to the next rank [ms]; default: 0", 0.0,
         commandline.number),
-    Key("measure", "yes: also train a small model on pp processes of this machine (gloo) and read its traces",
+    Key("measure", "yes: also train a small model on pp processes of this machine and read its traces",
         False, commandline.switch),
+    Key("backend", "gloo: train it on the CPU, nccl: on pp GPUs; default: nccl where there are so many", None,
+        choices=BACKENDS),
     Key("out", "folder for pipeline.csv and a picture timeline-mM.svg for each number M of micro-batches"),
 )  # fmt: skip
 
@@ -72,9 +75,10 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     given = commandline.parse(words, KEYS)
     asked = asked_of(given)
     check(asked)
+    backend = _backend(given["backend"], asked.pp, gpu_count()) if given["measure"] else None
     found = rows(asked)
     written = write(asked, found, Path(given["out"])) if given["out"] else []
-    measured = measure(asked) if given["measure"] else []
+    measured = measure(asked, backend) if backend else []
     lines = [
         f"{asked.pp} ranks, forward {asked.forward_ms:g} ms, backward {asked.backward_ms:g} ms a micro-batch and rank, "
         f"message {asked.message_ms:g} ms",
@@ -86,7 +90,7 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     ]
     if measured:
         about = (
-            f"idle share on {asked.pp} processes of this machine (gloo): in the median of every other step, and "
+            f"idle share on {asked.pp} processes of this machine ({backend}): in the median of every other step, and "
             "simulated with what passes and messages took in the steps between, as it varies"
         )
         lines += ["", about, "", *measured_table(measured)]
@@ -97,6 +101,7 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         "best": {str(row.micro_batches): row.schedule for row in best(found)},
         "full_from": full_from(found),
         "files": [str(path) for path in written],
+        "backend": backend,
         "measured": [asdict(one) for one in measured],
     }
     return lines, said
@@ -107,17 +112,27 @@ def asked_of(given: Mapping[str, Any]) -> Asked:
     return Asked(**{one.name: given[one.name] for one in fields(Asked)})
 
 
-def measure(asked: Asked) -> list[Found]:
+def _backend(wanted: str | None, ranks: int, gpus: int) -> str:
+    """Return the backend of so many ranks; ValueError where there are not the GPUs for it."""
+    backend = wanted or ("nccl" if gpus >= ranks else "gloo")
+    if backend == "nccl" and gpus < ranks:
+        has = f"this machine shows {gpus} GPUs" if gpus else "this machine shows no GPU"
+        raise ValueError(f"backend=nccl is not allowed with pp={ranks}: {has}; use backend=gloo")
+    return backend
+
+
+def measure(asked: Asked, backend: str) -> list[Found]:
     """Run the trainer with each schedule and number of micro-batches and read its traces, saying each on stderr."""
     from study.bench import made_up, pipeline_ranks
 
+    size = pipeline_ranks.ON_GPUS if backend == "nccl" else pipeline_ranks.ON_CPU
     found = []
     with scratch_folder() as folder:
         made_up.write_corpus(folder, pipeline_ranks.VOCABULARY)
         for schedule in asked.schedules:
             layout = asked.layout(schedule)
             for count in dict.fromkeys(micro_batches(layout, wanted) for wanted in asked.micro_batches):
-                found.append(found_of(layout, count, pipeline_ranks.measure(layout, count, folder)))
+                found.append(found_of(layout, count, pipeline_ranks.measure(layout, count, folder, size)))
                 share = percent(found[-1].idle_share, 1)
                 print(f"{schedule}, {count} micro-batches: {share} idle", file=sys.stderr, flush=True)
     return found

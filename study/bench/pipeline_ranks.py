@@ -1,10 +1,10 @@
-"""The ordinary trainer on ranks of this machine, with a pipeline and traced: what its steps leave idle. On the CPU."""
+"""The ordinary trainer on ranks of this machine, with a pipeline and traced: what its steps leave idle."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from study.bench import made_up
@@ -16,6 +16,7 @@ from train.spec.config import (
     EvalConfig,
     ModelConfig,
     ParallelConfig,
+    PrecisionConfig,
     ProfileConfig,
     RunConfig,
     RuntimeConfig,
@@ -25,38 +26,58 @@ from train.spec.pipeline_schedule.trace import Measured, read
 from train.spec.resolve import resolve
 from train.spec.yamlfile import dump
 
-VOCABULARY, LENGTH = 512, 128
-WIDTH, LAYERS, HEAD = 256, 8, 64
-FIRST, RECORDED = 3, 24
-"""The first step that is traced, and how many are."""
+VOCABULARY = 512
+FIRST = 3
+"""The first step that is traced."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is trained, one sequence of `length` tokens a micro-batch, and how many steps every rank traces."""
+
+    device: str
+    width: int
+    layers: int
+    head: int
+    length: int
+    precision: str
+    recorded: int
+
+
+ON_CPU = Size("cpu", width=256, layers=8, head=64, length=128, precision="fp32", recorded=24)
+ON_GPUS = Size("cuda", width=2048, layers=8, head=128, length=4096, precision="bf16", recorded=12)
+"""Its passes take milliseconds: longer than a CPU needs to launch their kernels."""
 POLL_SECONDS, GRACE_SECONDS, MOST_SECONDS = 0.2, 10.0, 300.0
 
 
-def config_of(layout: ParallelConfig, count: int, data_root: Path, recorded: int = RECORDED) -> RunConfig:
-    """Return the run of `count` micro-batches of one sequence a step, `recorded` of whose steps every rank traces."""
-    tokens = count * LENGTH
+def config_of(layout: ParallelConfig, count: int, data_root: Path, size: Size = ON_CPU) -> RunConfig:
+    """Return the run of `count` micro-batches of one sequence a step, whose last steps every rank traces."""
+    tokens = count * size.length
     return resolve(
         RunConfig(
-            model=ModelConfig(width=WIDTH, layers=max(LAYERS, layout.pp * stages_per_rank(layout)), head_dim=HEAD),
-            data=DataConfig(name=made_up.NAME, vocab_size=VOCABULARY, sequence_length=LENGTH),
+            model=ModelConfig(
+                width=size.width, layers=max(size.layers, layout.pp * stages_per_rank(layout)), head_dim=size.head
+            ),
+            data=DataConfig(name=made_up.NAME, vocab_size=VOCABULARY, sequence_length=size.length),
             batch=BatchConfig(tokens=tokens),
-            budget=BudgetConfig(tokens=tokens * (FIRST + recorded)),
+            budget=BudgetConfig(tokens=tokens * (FIRST + size.recorded)),
+            precision=PrecisionConfig(name=size.precision),
             eval=EvalConfig(sequences=layout.pp, count=1),
             parallel=replace(layout, micro_batch_sequences=1),
-            profile=ProfileConfig(start=FIRST, steps=recorded, ranks="all"),
-            runtime=RuntimeConfig(device="cpu", data_root=str(data_root), system_seconds=0.0),
+            profile=ProfileConfig(start=FIRST, steps=size.recorded, ranks="all"),
+            runtime=RuntimeConfig(device=size.device, data_root=str(data_root), system_seconds=0.0),
         )
     )
 
 
-def measure(layout: ParallelConfig, count: int, folder: Path, recorded: int = RECORDED) -> Measured:
+def measure(layout: ParallelConfig, count: int, folder: Path, size: Size = ON_CPU) -> Measured:
     """Train some steps in a new folder below one that has the made-up corpus, and read the traces.
 
     ValueError with the ranks' own words where one fails.
     """
     run = folder / f"{layout.pp_schedule}-{count}"
     run.mkdir()
-    (run / "config.yaml").write_text(dump(asdict(config_of(layout, count, folder, recorded))), encoding="utf-8")
+    (run / "config.yaml").write_text(dump(asdict(config_of(layout, count, folder, size))), encoding="utf-8")
     done = run_ranks(Launch(run, layout.pp), grace=GRACE_SECONDS, most_seconds=MOST_SECONDS, poll=POLL_SECONDS)
     failed = done.failed
     if failed is not None:

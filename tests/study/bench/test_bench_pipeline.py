@@ -134,6 +134,8 @@ def test_help_lists_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
         ("schedules=1f2b", "schedules=1f2b is not allowed: one of gpipe, 1f1b, "),
         ("forward_ms=0", "forward_ms=0: a positive number is needed"),
         ("weight_ms=3", "weight_ms=3 is not allowed: at most backward_ms=2, of which it is a part"),
+        ("measure=yes backend=nccl", "backend=nccl is not allowed with pp=4: this machine shows "),
+        ("backend=mpi", "backend=mpi is not allowed: one of gloo, nccl"),
         ("microbatches=4", "there is no key 'microbatches'; did you mean micro_batches=?"),
     ],
 )
@@ -164,7 +166,7 @@ def test_measured_rows_stand_beside_the_simulation_of_their_own_passes() -> None
 def test_the_trainer_runs_its_passes_in_the_simulated_order(tmp_path: Path) -> None:
     layout = ParallelConfig(pp=2, pp_schedule="zbv" if can_split() else "interleaved", pp_stages=2)
     made_up.write_corpus(tmp_path, pipeline_ranks.VOCABULARY)
-    found = pipeline_ranks.measure(layout, 3, tmp_path, recorded=6)
+    found = pipeline_ranks.measure(layout, 3, tmp_path, replace(pipeline_ranks.ON_CPU, recorded=6))
     assert len(found.held_out) == 3
     for step in found.held_out:
         assert tuple(tuple(timed.one for timed in rank) for rank in step.ranks) == orders(layout, 3)

@@ -1,11 +1,13 @@
 """What a traced run says of its pipeline: when each pass ran, how long passes take, how much of a step was idle.
 
-The trainer marks each pass in torch's profiler by `mark`. A trace is the JSON that the profiler writes of one rank.
+The trainer marks each pass in torch's profiler by `mark`. A trace is the JSON that the profiler writes of one rank. On
+a GPU a pass lasts from the first to the last kernel that was launched within its mark.
 """
 
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +18,9 @@ from train.spec.pipeline_schedule.orders import Kind, Pass
 from train.spec.pipeline_schedule.simulation import Timed, Timeline
 
 PREFIX = "pipeline "
-CATEGORIES = ("gpu_user_annotation", "user_annotation")
-"""Where marks are: as the GPU ran them, else as the CPU did."""
+_MARK, _LAUNCHES, _ON_GPU = "user_annotation", ("cuda_runtime", "cuda_driver"), ("kernel", "gpu_memcpy", "gpu_memset")
+_MESSAGE = "nccl"
+"""Begins the names of kernels that carry messages, whose waiting is no part of a pass."""
 
 
 def mark(stage: int, kind: Kind, micro_batch: int) -> str:
@@ -64,15 +67,39 @@ def read(traces: Sequence[Mapping[str, Any]], layout: ParallelConfig) -> Measure
 
 
 def _passes(rank: int, trace: Mapping[str, Any]) -> dict[Pass, list[Timed]]:
-    """Return the times of every pass of a rank [ms], one after the other, by its clock."""
+    """Return the times of every pass of a rank [ms], one after the other, by its clock: on its GPU where it has one."""
     base = float(trace.get("baseTimeNanoseconds", 0)) / 1e6
-    events = [e for e in trace.get("traceEvents", ()) if str(e.get("name", "")).startswith(PREFIX) and "dur" in e]
-    category = next((name for name in CATEGORIES if any(e.get("cat") == name for e in events)), None)
+    events = [event for event in trace.get("traceEvents", ()) if "dur" in event]
+    marks = [e for e in events if e.get("cat") == _MARK and str(e.get("name", "")).startswith(PREFIX)]
+    marks.sort(key=lambda event: float(event["ts"]))
+    spans = [(float(event["ts"]), float(event["ts"]) + float(event["dur"])) for event in marks]
+    if any(event.get("cat") in _ON_GPU for event in events):
+        spans = _on_gpu(spans, events)
     found: dict[Pass, list[Timed]] = {}
-    for event in sorted(events, key=lambda e: float(e["ts"])):
-        if event.get("cat") == category:
-            one, start = _named(event["name"]), base + float(event["ts"]) / 1e3
-            found.setdefault(one, []).append(Timed(rank, one, start, start + float(event["dur"]) / 1e3))
+    for event, (start, end) in zip(marks, spans, strict=True):
+        if start < end:
+            one = _named(event["name"])
+            found.setdefault(one, []).append(Timed(rank, one, base + start / 1e3, base + end / 1e3))
+    return found
+
+
+def _on_gpu(spans: Sequence[tuple[float, float]], events: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Return when a GPU ran what was launched within each span of the CPU's time; of nothing, an empty span.
+
+    The profiler's own spans on the GPU lack the backward pass, whose kernels are launched by a thread of autograd.
+    """
+    launched = {e["args"]["correlation"]: float(e["ts"]) for e in events if e.get("cat") in _LAUNCHES}
+    starts = [start for start, _ in spans]
+    found = [(float("inf"), 0.0)] * len(spans)
+    for event in events:
+        if event.get("cat") not in _ON_GPU or str(event["name"]).startswith(_MESSAGE):
+            continue
+        at = launched.get(event["args"].get("correlation"), -1.0)
+        place = bisect_right(starts, at) - 1
+        if place >= 0 and at <= spans[place][1]:
+            begin, end = found[place]
+            ts = float(event["ts"])
+            found[place] = (min(begin, ts), max(end, ts + float(event["dur"])))
     return found
 
 

@@ -25,9 +25,7 @@ def times(layout: ParallelConfig) -> Times:
     return Times(forward, forward[::-1], forward[::-1], message=0.25, between=0.125)
 
 
-def traces(
-    layout: ParallelConfig, category: str = "user_annotation", speeds: Sequence[float] = (1.0, 1.0, 1.0)
-) -> list[dict[str, Any]]:
+def traces(layout: ParallelConfig, speeds: Sequence[float] = (1.0, 1.0, 1.0)) -> list[dict[str, Any]]:
     """Return each rank's trace of simulated steps, 100 ms apart, by clocks that count from different times.
 
     speeds: how many times as fast as the first each step is.
@@ -41,7 +39,7 @@ def traces(
                 name = mark(one.one.stage, one.one.kind, one.one.micro_batch)
                 start = (one.start / speed + 100 * step) * 1e3 - base / 1e3
                 span = {"ts": start, "dur": (one.end - one.start) / speed * 1e3}
-                events.append({"ph": "X", "cat": category, "name": name, **span})
+                events.append({"ph": "X", "cat": "user_annotation", "name": name, **span})
         found.append({"baseTimeNanoseconds": base, "traceEvents": events[::-1]})
     return found
 
@@ -95,13 +93,34 @@ def test_passes_that_vary_leave_a_pipeline_more_idle_than_their_median() -> None
     assert 1.5 * even < statistics.median(varied) < 3 * even
 
 
-def test_marks_as_the_gpu_ran_them_go_before_those_of_the_cpu() -> None:
+def on_a_gpu(trace: dict[str, Any]) -> dict[str, Any]:
+    """Return a trace whose passes a GPU runs: as two kernels each, launched long before by another thread."""
+    events: list[dict[str, Any]] = []
+    for count, event in enumerate(one for one in trace["traceEvents"] if one["name"] != "aten::mm"):
+        at, half = 1e-3 * (event["ts"] - 1e9), 0.4 * event["dur"]
+        events.append({**event, "ts": at, "dur": 1e-3})
+        last = event["ts"] + event["dur"] - half
+        for place, (start, name) in enumerate(((event["ts"], "gemm"), (last, "gemm"), (last + 9.0, "ncclDevKernel"))):
+            same = {"ph": "X", "args": {"correlation": 3 * count + place}}
+            events.append({**same, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 5e-4, "dur": 1e-4})
+            events.append({**same, "cat": "kernel", "name": name, "ts": start, "dur": half})
+    return {**trace, "traceEvents": events}
+
+
+def test_on_a_gpu_a_pass_is_from_its_first_kernel_to_its_last_without_those_of_messages() -> None:
     layout = LAYOUTS["1f1b"]
-    slow = traces(layout, "gpu_user_annotation")
-    for trace in slow:
-        on_cpu = [{**event, "cat": "user_annotation", "dur": 0.001} for event in trace["traceEvents"]]
-        trace["traceEvents"] += [event for event in on_cpu if event["name"] != "aten::mm"]
+    slow = [on_a_gpu(trace) for trace in traces(layout)]
     assert read(slow, layout).idle_share == pytest.approx(simulate(layout, 4, times(layout)).idle_share)
+
+
+def test_a_pass_without_a_kernel_is_missed() -> None:
+    layout = LAYOUTS["1f1b"]
+    slow = [on_a_gpu(trace) for trace in traces(layout)]
+    slow[0]["traceEvents"] = [
+        event for event in slow[0]["traceEvents"] if event.get("args", {}).get("correlation") not in (0, 1, 2)
+    ]
+    with pytest.raises(ValueError, match="do not hold the same steps of every pass"):
+        read(slow, layout)
 
 
 def test_a_trace_that_is_cut_off_or_of_no_pipeline_is_refused() -> None:
