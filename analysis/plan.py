@@ -215,9 +215,8 @@ def _hours(found: Plan) -> str:
     )
     if found.speed is None:
         return far
-    return (
-        far + f"; {numbers.count(found.budget_flops / found.speed / 3600)} GPU-hours at {found.speed:.3g} FLOP/s a GPU"
-    )
+    hours = numbers.count(found.budget_flops / found.speed / 3600)
+    return f"{far}; {hours} GPU-hours at {numbers.scientific(found.speed, 3)} FLOP/s a GPU"
 
 
 def _four(value: object) -> str:

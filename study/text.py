@@ -144,7 +144,10 @@ def counted(count: int, word: str) -> str:
 
 
 def scientific(value: float) -> str:
-    """Return the shortest text of a large or small number that reads as the same float: 8e+10, 2.5e-05."""
+    """Return the shortest text of a large or small number that reads as the same float, as configs have it: 8e+10.
+
+    What people read of a quantity is analysis.text.numbers: 8e10.
+    """
     texts = (f"{value:.{digits}e}" for digits in range(17))
     mantissa, _, exponent = next(text for text in texts if float(text) == value).partition("e")
     return f"{mantissa}e{int(exponent):+03d}"

@@ -121,7 +121,7 @@ def _units(extra: Mapping[str, Array]) -> list[Check]:
     most = {name: float(extra[name].max()) for name in ("params", "tokens")}
     small = [name for name, value in most.items() if value < FEWEST_COUNTED]
     if small:
-        text = f"the largest {small[0]} is {most[small[0]]:.4g}, too few for a count of them"
+        text = f"the largest {small[0]} is {numbers.brief(float(most[small[0]]), 4)}, too few for a count of them"
         advice = f"where the column is in millions: columns={small[0]}:COLUMN*1e6; else nothing here is in counts"
         return [finding("units", text, advice)]
     if (extra["tokens"] < extra["params"]).all():

@@ -121,7 +121,7 @@ def _refuse_units(good: pd.DataFrame) -> None:
     ratio = float(np.median(each))
     if 1.0 / OTHER_UNITS < ratio < OTHER_UNITS or not np.isfinite(ratio):
         return
-    held = ", ".join(f"{name} {np.median(values):.4g}" for name, values in named.items())
+    held = ", ".join(f"{name} {numbers.brief(float(np.median(values)), 4)}" for name, values in named.items())
     raise ValueError(
         f"flops are {ratio:.2g} times 6 x params x tokens (medians: {held}): one of them is in other units. Counts are "
         "needed: columns=params:COLUMN*1e6 for millions, tokens:COLUMN*1e9 for billions, flops:COLUMN*1e15 for PFLOPs"
@@ -136,7 +136,8 @@ def _refuse_mixed(good: pd.DataFrame, ratio: np.ndarray[Any, np.dtype[np.float64
     off = max((below, ~below), key=lambda mask: float(np.abs(np.log(ratio[mask])).mean()))
     where = np.flatnonzero(off)
     rows = numbers.listed(
-        f"{good['key'].iloc[i]} with params {good['params'].iloc[i]:.4g}, tokens {good['tokens'].iloc[i]:.4g}"
+        f"{good['key'].iloc[i]} with params {numbers.brief(float(good['params'].iloc[i]), 4)}, "
+        f"tokens {numbers.brief(float(good['tokens'].iloc[i]), 4)}"
         for i in where
     )
     there, elsewhere = (float(np.exp(np.log(ratio[mask]).mean())) for mask in (off, ~off))

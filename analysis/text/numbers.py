@@ -74,6 +74,15 @@ def scientific(value: object, digits: int = 2) -> str:
     return f"{_trim(mantissa)}e{int(exponent)}"
 
 
+def brief(value: object, digits: int = 3) -> str:
+    """Return a number with no more digits than it needs: 12, 0.035, 940, 2.53e11."""
+    x = finite(value)
+    if x is None:
+        return MISSING
+    mantissa, mark, exponent = f"{x:.{digits}g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if mark else mantissa
+
+
 def flops(value: object, digits: int = 2) -> str:
     """Return compute with its unit: 3.4e12 FLOPs."""
     return MISSING if finite(value) is None else f"{scientific(value, digits)} FLOPs"

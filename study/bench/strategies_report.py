@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.text import numbers
 from study.bench.strategies_failures import Failure
 from study.bench.strategies_runs import Row
 from study.bench.strategies_settings import TRACED, Asked
@@ -53,11 +54,17 @@ def bound(asked: Asked) -> float:
     return BOUNDS.get(asked.base.precision.name, OTHER_BOUND)
 
 
+def _shown(difference: float) -> str:
+    """Return how far losses are apart, which may be infinitely far: of a loss that is none."""
+    return numbers.number(difference, 2) if math.isfinite(difference) else str(difference)
+
+
 def problems(asked: Asked, found: Found) -> list[str]:
     """Return what needs attention: strategies that failed, losses that differ."""
     failed = [f"{row.strategy} failed: {row.error}" for row in found.rows if row.error]
     far = [
-        f"the losses of {name} differ by {apart:.1e} from those of {found.rows[0].strategy}, more than {bound(asked):g}"
+        f"the losses of {name} differ by {_shown(apart)} from those of {found.rows[0].strategy}, "
+        f"more than {bound(asked):g}"
         for name, apart in parity(found.rows).items()
         if not apart <= bound(asked)
     ]
@@ -102,7 +109,7 @@ def cells(asked: Asked, rows: Sequence[Row]) -> list[list[str]]:
     line("exposed communication [ms]", *(_ms(row.exposed) for row in done))
     line("overlap", *("-" if row.overlap is None else percent(row.overlap) for row in done))
     line("last loss", *(f"{row.losses[-1]:.6f}" for row in done))
-    line("losses apart, at most", *(f"{apart[row.strategy]:.1e}" for row in done))
+    line("losses apart, at most", *(_shown(apart[row.strategy]) for row in done))
     return lines
 
 
@@ -133,9 +140,8 @@ def _sentences(one: Failure) -> list[tuple[str, str]]:
     if one.planted is None:
         return [("", one.happened)]
     change = one.change
-    same = (
-        "" if change is None else "bit for bit those of the undisturbed run" if change == 0 else f"{change:.1e} apart"
-    )
+    same = "" if change is None else f"{_shown(change)} apart"
+    same = "bit for bit those of the undisturbed run" if change == 0 else same
     others = "" if one.seconds is None else f"{one.seconds:.1f} s after it"
     return [
         ("planted", one.planted),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from analysis.text import numbers
 from study.config.schema import ClusterConfig
 from study.executors import load
 from study.failures.kinds import AttemptState
@@ -85,7 +86,8 @@ def speed(folder: StudyFolder, config: RunConfig, cluster: ClusterConfig) -> Spe
         return Speed(measured, 0.0, f"as measured by {len(measured)} finished runs of this study", ranks)
     unit, each = ("GPU", GPU_FLOPS) if gpu else ("core", CPU_FLOPS)
     rate = each * (1 if gpu else max(1, config.runtime.threads))
-    return Speed((), rate, f"assuming {each:.1e} FLOP/s a {unit}, until a run of this study has been timed", ranks)
+    why = f"assuming {numbers.scientific(each)} FLOP/s a {unit}, until a run of this study has been timed"
+    return Speed((), rate, why, ranks)
 
 
 def on_gpu(config: RunConfig, cluster: ClusterConfig) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from analysis.text import numbers
 from study.search.settings import Settings
 from study.search.state import Search
 from study.text import counted, estimate, percent
@@ -135,8 +136,8 @@ def refuse_the_hopeless(settings: Settings, found: Outlook) -> None:
     unlimited = course(replace(settings, budget=None), 1.0, 1, ever_better(), MOST_UNITS)
     if unlimited.finished and settings.budget is not None:
         raise ValueError(
-            f"search.budget_flops={settings.budget:g} is too small to train any trial to the end, whatever the losses: "
-            f"about {found.enough:.2g} is enough"
+            f"search.budget_flops={numbers.scientific(settings.budget, 3)} is too small to train any trial to the end, "
+            f"whatever the losses: about {numbers.scientific(found.enough)} is enough"
         )
     raise ValueError(
         f"search.trials={settings.trials} is too few to train any trial to the end, whatever the losses: "
@@ -155,12 +156,12 @@ def what_is_enough(settings: Settings) -> str:
 def lines(settings: Settings, found: Outlook, rate: float, how: str) -> list[str]:
     """Return the outlook in words. rate: of one worker [FLOP/s], `how` it is known."""
     said = [
-        f"  about {counted(round(found.units), 'unit')}, {found.flops:.2e} FLOPs, {estimate(found.clock / rate)} with "
-        f"these workers, {how}",
+        f"  about {counted(round(found.units), 'unit')}, {numbers.flops(found.flops, 3)}, "
+        f"{estimate(found.clock / rate)} with these workers, {how}",
         f"  about {found.finished:.2g} of {counted(round(found.started), 'trial')} trained to the end",
     ]
     if found.none > 0:
-        does = what_is_enough(settings) if settings.pauses else f"{found.enough:.2e} FLOPs would do"
+        does = what_is_enough(settings) if settings.pauses else f"{numbers.flops(found.enough, 3)} would do"
         said.append(f"  in {percent(found.none)} of simulations with random losses, none was: {does}")
     return said
 
@@ -194,7 +195,8 @@ def _missing(search: Search) -> str:
         return ""
     rest = (settings.R - (best.at if best is not None else 0)) * price
     if settings.budget is not None and search.spent + rest > settings.budget:
-        return f": search.budget_flops={search.spent + rest:.3g} would have brought the best one there"
+        enough = numbers.scientific(search.spent + rest, 3)
+        return f": search.budget_flops={enough} would have brought the best one there"
     expected = search.usage.expected(-1, rest)
     if expected is None:
         return ""

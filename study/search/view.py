@@ -8,6 +8,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
+from analysis.text import numbers
 from study.search.forecast import forecast
 from study.search.outlook import nothing_finished
 from study.search.pareto import front_of, values_at
@@ -48,7 +49,7 @@ def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: s
         starts = " ".join(f"{level:,}" for level in rungs)
         lines.append(f"  {len(rungs)} brackets, given the same compute, whose trials start at {starts} tokens")
     if settings.budget is not None:
-        lines.append(f"  budget {settings.budget:.3g} FLOPs of training")
+        lines.append(f"  budget {numbers.flops(settings.budget, 3)} of training")
     if settings.gpu_hours is not None:
         lines.append(f"  budget {settings.gpu_hours:g} GPU-hours; a worker holds {settings.devices} at once")
     return "\n".join(lines)
@@ -264,7 +265,8 @@ def _failures(search: Search) -> list[str]:
 
 def _spent(search: Search) -> str:
     budget, hours = search.settings.budget, search.settings.gpu_hours
-    said = f"{search.spent:.3g} FLOPs given out" + (f" of {budget:.3g}" if budget is not None else "")
+    said = f"{numbers.flops(search.spent, 3)} given out"
+    said += f" of {numbers.scientific(budget, 3)}" if budget is not None else ""
     if hours is not None:
         said += f", {search.usage.used / 3600:.3g} of {hours:g} GPU-hours used"
         said += f", {sum(search.usage.reserved.values()) / 3600:.3g} set aside" if search.usage.reserved else ""

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from analysis.text import numbers
 from study.executors import load
 from study.executors.jobs import QueueReason, WaitKind
 from study.failures.kinds import Kind
@@ -247,7 +248,7 @@ def _sizes(point: Point | None) -> tuple[str, str, str]:
     """Return N, D and C of a point as text."""
     if point is None:
         return "", "", ""
-    return human(point.params), human(point.tokens), f"{point.flops_per_token * point.tokens:.1e}".replace(".0e", "e")
+    return human(point.params), human(point.tokens), numbers.scientific(point.flops_per_token * point.tokens)
 
 
 def _differing(statuses: Sequence[PointStatus], sizes: Sequence[Sequence[str]]) -> list[str]:

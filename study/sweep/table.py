@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from analysis.text import numbers
 from study.planning.estimate import Row, RowState, Speed
 from study.records import lineage
 from study.text import counted, estimate, human, percent, recognised, varying
@@ -54,7 +55,7 @@ def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], width: in
         cells = {
             "key": row.point.key, "state": row.state, "shape": f"{model.width} x {model.layers}",
             "N matmul": human(row.params), "N total": human(row.params_total), "D tokens": human(row.tokens),
-            "D/N": f"{row.ratio:.3g}", "C FLOPs": f"{row.flops:.2e}", "time": estimate(took),
+            "D/N": f"{row.ratio:.3g}", "C FLOPs": numbers.scientific(row.flops, 3), "time": estimate(took),
         }  # fmt: skip
         shown.add_row(
             *(cells[name] for name in names),
@@ -66,7 +67,7 @@ def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> N
     groups: dict[str, list[tuple[Row, float]]] = defaultdict(list)
     for row, took in zip(rows, seconds, strict=True):
         budget = row.point.config.budget.flops
-        groups[f"{budget:.2g} FLOPs" if budget is not None else f"N = {human(row.params)}"].append((row, took))
+        groups[numbers.flops(budget) if budget is not None else f"N = {human(row.params)}"].append((row, took))
     for name in ("points", "count", "new", "N matmul", "D tokens", "D/N", "C FLOPs", "time of all"):
         shown.add_column(name, justify="left" if name == "points" else "right", no_wrap=True)
     for name, group in groups.items():
@@ -74,13 +75,14 @@ def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> N
         new = sum(row.state == RowState.NEW for row in inside)
         cells = [name, str(len(inside)), str(new), _span([r.params for r in inside]), _span([r.tokens for r in inside])]
         cells.append(_span([r.ratio for r in inside]))
-        shown.add_row(*cells, f"{sum(r.flops for r in inside):.2e}", estimate(sum(took for _, took in group)))
+        cells.append(numbers.scientific(sum(r.flops for r in inside), 3))
+        shown.add_row(*cells, estimate(sum(took for _, took in group)))
 
 
 def _caption(rows: Sequence[Row], seconds: Sequence[float], wall: float, at_once: int, speed: Speed) -> str:
     flops, tokens = sum(r.own for r in rows), sum(lineage.own_tokens(r.point.config) for r in rows)
     left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state != RowState.COMPLETED)
-    text = f"{counted(len(rows), 'point')}: {flops:.2e} FLOPs, {human(tokens)} tokens, "
+    text = f"{counted(len(rows), 'point')}: {numbers.flops(flops, 3)}, {human(tokens)} tokens, "
     text += f"{estimate(sum(seconds))} of runs"
     if left < sum(seconds):
         text += f" ({estimate(left)} left)"
@@ -95,8 +97,9 @@ def _shared_trunk(rows: Sequence[Row]) -> str:
     spent, apart = sum(row.own for row in rows), sum(row.flops for row in rows if row.point.key not in trunk)
     runs = sum(row.point.key not in trunk for row in rows)
     share = 1 - spent / apart
-    compared = f"{percent(abs(share))} {'less' if share >= 0 else 'more'} than the {apart:.2e} of {runs} separate runs"
-    return f" Branches share their trunk: {spent:.2e} FLOPs, {compared}."
+    alone = f"the {numbers.scientific(apart, 3)} of {runs} separate runs"
+    compared = f"{percent(abs(share))} {'less' if share >= 0 else 'more'} than {alone}"
+    return f" Branches share their trunk: {numbers.flops(spent, 3)}, {compared}."
 
 
 def _span(values: Sequence[float]) -> str:

@@ -53,8 +53,8 @@ def table(fit: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     for name, value in found.items():
         if not name.endswith(("_low", "_high")):
             low, high = found.get(f"{name}_low"), found.get(f"{name}_high")
-            interval = "" if low is None or high is None else f"{low:.3g} to {high:.3g}"
-            rows.append((name, f"{value:.4g}", interval))
+            interval = "" if low is None or high is None else f"{numbers.brief(low)} to {numbers.brief(high)}"
+            rows.append((name, numbers.brief(value, 4), interval))
     return [*rows, *_unknown(fit)] if rows else []
 
 
@@ -74,7 +74,8 @@ def _unknown(fit: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for name, said in (fit.get("identified") or {}).items():
         if not said.get("identified", True) and name in {**(fit.get("params") or {}), **(fit.get("derived") or {})}:
             limit, side = said.get("limit"), words.get(str(said.get("side")))
-            yield f"law/{name}", "not identified", f"{side} {limit:.4g}" if side and limit is not None else ""
+            bound = f"{side} {numbers.brief(limit, 4)}" if side and limit is not None else ""
+            yield f"law/{name}", "not identified", bound
 
 
 def _numbers(fit: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

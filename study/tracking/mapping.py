@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from analysis.text import numbers
 from analysis.text.colours import ramp
 from study.config.dotted import flat
 from study.records.point import Point
@@ -91,7 +92,7 @@ def run_name(point: Point, redact: Redact) -> str:
     if budget.get("flops") is not None:
         words.append(_short(budget["flops"]))
     elif budget.get("tokens") is not None:
-        words.append(f"{_three_digits(budget['tokens'])}tok")
+        words.append(f"{numbers.brief(budget['tokens'])}tok")
     more = [_named(override) for override in point.overrides if override.partition("=")[0].strip("+") not in _NAMED]
     seed = [f"s{config['seed']}"] if words and config.get("seed") is not None else []
     return _cut(redact(" ".join([*words, *more, *seed])).strip() or point.key, NAME_LENGTH)
@@ -227,12 +228,7 @@ def _short(value: float) -> str:
     """Return a number in three digits, or all of a small whole one: 2.53e11, 0.035, 65536."""
     if value == round(value) and abs(value) < 1e6:
         return str(round(value))
-    return _three_digits(value)
-
-
-def _three_digits(value: float) -> str:
-    mantissa, mark, exponent = f"{value:.3g}".partition("e")
-    return f"{mantissa}e{int(exponent)}" if mark else mantissa
+    return numbers.brief(value)
 
 
 def _text(value: Any) -> str:

@@ -203,7 +203,8 @@ def _best(experiment: str, rows: Iterable[Row]) -> str:
         sizes = [row.totals.get(name) for name in (names.PARAMS, names.TOKENS, names.TOKENS_PER_PARAM)]
         said = " | ".join("" if value is None else numbers.count(value) for value in sizes)
         link = f"[{row.name}]({run_page(experiment, row.run)})"
-        lines.append(f"| {f'{budget:.3g}' if budget else 'any'} | {link} | {row.totals[names.FINAL]:.5g} | {said} |")
+        spent = numbers.scientific(budget, 3) if budget else "any"
+        lines.append(f"| {spent} | {link} | {row.totals[names.FINAL]:.5g} | {said} |")
     return "\n".join(lines)
 
 

@@ -52,10 +52,8 @@ from train.spec.lineage import parse
 
 FAILURES = 3
 """Runs in a row at which a store fails before a pass is given up."""
-
 MOST_COMPARED = 1000
 """Points of a large study that are looked at for what tells its points apart."""
-
 SAVE_SECONDS = 2.0
 """Time between writings of the state file: what a kill costs is sending this much again."""
 
@@ -102,9 +100,8 @@ class Syncer:
         redact: Redact,
         report: Path | None = None,
         *,
-        observer: Observer | None = None,
+        observer: Observer | None = None,  # which has read the study's points already
     ) -> None:
-        """report: its folder, where it is not the usual one. observer: which has read the study's points already."""
         self._folder, self._store, self._name, self._redact, self._report = folder, store, name, redact, report
         self.steps = 0  # forward, of all runs together: whoever follows tells a server that fails now and then by them
         self._source = Source(folder, observer)

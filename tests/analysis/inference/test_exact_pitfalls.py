@@ -164,7 +164,7 @@ def test_lack_of_fit_is_an_f_test_of_the_settings_means() -> None:
     [
         ({"params": N, "tokens": D}, [], ""),
         ({"params": N}, [], ""),
-        ({"params": np.array([5.0, 1.9999e4]), "tokens": D[:2]}, ["units"], "the largest params is 2e+04, too few"),
+        ({"params": np.array([5.0, 1.9999e4]), "tokens": D[:2]}, ["units"], "the largest params is 2e4, too few"),
         ({"params": np.array([5.0, 2e4]), "tokens": D[:2]}, [], ""),
         ({"params": N, "tokens": np.array([5.0, 70.0])}, ["units"], "the largest tokens is 70, too few for a count"),
         ({"params": D, "tokens": N}, ["few_tokens"], "every run has fewer tokens than parameters"),

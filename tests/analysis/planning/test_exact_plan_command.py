@@ -22,7 +22,7 @@ QUOTED = "constants=" + ",".join(f"{name}:{value}" for name, value in BESIROGLU.
 ROUNDED = {"E": 1.8, "A": 400.0, "B": 2000.0, "alpha": 0.34, "beta": 0.367}
 SAID = """\
 law       L = 1.81722 + 477.826/N^0.34731 + 2143.42/D^0.367172 nats per token
-budget    5.76e23 FLOPs; 400K GPU-hours at 4e+14 FLOP/s a GPU
+budget    5.76e23 FLOPs; 400K GPU-hours at 4e14 FLOP/s a GPU
 
 training-only: all of the budget is training
   parameters            73.2B
@@ -108,13 +108,13 @@ def test_the_plan_of_published_constants_word_for_word(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        (["gpu_hours=2", "mfu=40%", "peak=1e15"], "budget    2.88e18 FLOPs; 2 GPU-hours at 4e+14 FLOP/s a GPU"),
+        (["gpu_hours=2", "mfu=40%", "peak=1e15"], "budget    2.88e18 FLOPs; 2 GPU-hours at 4e14 FLOP/s a GPU"),
         (["gpu_hours=1", "mfu=0.5", "peak=6.1938e14"],
-         "budget    1.11e18 FLOPs; 1 GPU-hours at 3.1e+14 FLOP/s a GPU"),
+         "budget    1.11e18 FLOPs; 1 GPU-hours at 3.1e14 FLOP/s a GPU"),
         (["params_opt=73190499890"], "budget    5.76e23 FLOPs"),
         (["budget=3e20"], "budget    3e20 FLOPs"),
         (["gpu_hours=1000", "mfu=0.5", "peak=989e12"],
-         "budget    1.78e21 FLOPs; 1K GPU-hours at 4.94e+14 FLOP/s a GPU"),
+         "budget    1.78e21 FLOPs; 1K GPU-hours at 4.94e14 FLOP/s a GPU"),
     ],
 )  # fmt: skip
 def test_a_budget_is_set_in_three_ways(given: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,7 +236,7 @@ def test_intervals_are_of_the_draws_and_points_of_the_first_row() -> None:
     alone, *_ = made(basis(law=Closed(np.array([list(BESIROGLU.values())])))).options
     assert alone.intervals["params"] is None
     shown = plan.text(found).splitlines()
-    assert shown[1].startswith("budget    1e22 FLOPs, 10x the largest run; 27.8K GPU-hours at 1e+14 FLOP/s a GPU")
+    assert shown[1].startswith("budget    1e22 FLOPs, 10x the largest run; 27.8K GPU-hours at 1e14 FLOP/s a GPU")
     assert shown[4] == f"  parameters            {shown[4].split()[1]}  ({shown[4].split('(')[1]}"
     assert " to " in shown[4]
 

@@ -35,6 +35,12 @@ def test_count(value: float, text: str) -> None:
     assert numbers.count(value) == text
 
 
+def test_a_number_is_as_brief_as_it_can_be() -> None:
+    shown = [numbers.brief(v) for v in (12, 0.035, 940.0, 8e10, 2.534e11, -1e-8, 0)]
+    assert shown == ["12", "0.035", "940", "8e10", "2.53e11", "-1e-8", "0"]
+    assert numbers.brief(1.81234, 4) == "1.812"
+
+
 def test_labels_with_units() -> None:
     assert numbers.flops(3.4e12) == "3.4e12 FLOPs"
     assert numbers.power(1e18) == "10¹⁸"
@@ -49,6 +55,7 @@ def test_what_is_no_number_is_a_dash_everywhere(value: object) -> None:
         numbers.number,
         numbers.count,
         numbers.flops,
+        numbers.brief,
         numbers.power,
         numbers.percent,
         numbers.factor,

@@ -139,7 +139,7 @@ def test_losses_that_differ_and_strategies_that_fail_need_attention(asked: Asked
     assert parity(found.rows) == pytest.approx({"ddp": 0, "fsdp2": 2e-6, "zero1": 0.1})
     assert problems(asked, found) == [
         "fsdp1 failed: rank 1: exit code 1: no",
-        "the losses of zero1 differ by 1.0e-01 from those of ddp, more than 0.0001",
+        "the losses of zero1 differ by 0.10 from those of ddp, more than 0.0001",
     ]
     lost = replace(ROW, strategy="fsdp2", losses=(6.0, float("nan")))
     assert "differ by inf" in problems(asked, replace(found, rows=(ROW, lost)))[0]

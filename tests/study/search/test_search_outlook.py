@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.text import numbers
 from study.commands.status import run as status
 from study.reconcile import search_workers
 from study.search import outlook, view
@@ -58,7 +59,7 @@ def test_a_dry_run_says_what_a_search_will_come_to(here: Path, capsys: pytest.Ca
         (["search=asha", "search.trials=2", "search.min_tokens=20000"], "search.trials=3 always trains one to the end"),
         (
             ["search=random", "search.budget_flops=1e6"],
-            "search.budget_flops=1e+06 is too small to train any trial to the end",
+            "search.budget_flops=1e6 is too small to train any trial to the end",
         ),
         (["search=asha", "search.min_tokens=20"], "the first rung, at 30 tokens, is before the end of the first"),
         (["search=pbt", "search.min_tokens=20"], "the first rung, at 20 tokens, is before the end of the first"),
@@ -122,8 +123,8 @@ def test_a_budget_that_was_too_small_is_named_with_one_that_was_not(tmp_path: Pa
         search.apply(ended(claim, "reached", "", 0.0))
     best = search.incumbent
     assert best is not None and 0 < best.at < R
-    enough = search.spent + R - best.at
-    said = f"the budget is used up: search.budget_flops={enough:.3g} would have brought the best one there"
+    enough = numbers.scientific(search.spent + R - best.at, 3)
+    said = f"the budget is used up: search.budget_flops={enough} would have brought the best one there"
     assert said in outlook.nothing_finished(search)
     for seed, said in ((0, "with a finite loss: 1 came there and diverged"), (4, "more search.trials continue it")):
         study = make_search(tmp_path / f"h{seed}", scheduler="hyperband", trials=20)

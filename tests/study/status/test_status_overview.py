@@ -177,7 +177,7 @@ def test_rows_tell_size_tokens_and_flops_and_what_else_differs() -> None:
     points = {s.key: p for s, p in made}
     lines = table([s for s, _ in made], points)
     assert lines[0].split() == ["point", "state", "N", "D", "C", "overrides"]
-    assert lines[1].split()[2:] == ["362K", "8.19K", "1.9e+10", "seed=0"]
+    assert lines[1].split()[2:] == ["362K", "8.19K", "1.9e10", "seed=0"]
     assert lines[3].split()[-1] == "seed=2", "the width is told by N"
     alone = table([made[0][0]], points)
     assert alone[1].endswith("lr_scale=0.5 seed=0 name=same"), "of one point all of them"
