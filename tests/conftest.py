@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import json
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +38,24 @@ def pytest_configure() -> None:
     """Let Ctrl-C reach what tests start: a shell's background jobs ignore it, and so would all their children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Have each of several workers that collect all tests begin with other files, before pytest takes all in order.
+
+    In a fresh checkout there is no bytecode: what one worker has compiled the others read, where all would compile the
+    same at the same time. Errors are pytest's to report, which imports such a file again.
+    """
+    config, worker = collector.config, os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None or not isinstance(collector, pytest.Session) or config.args != config.getini("testpaths"):
+        return
+    files = sorted(file for path in config.args for file in (config.rootpath / path).rglob("test_*.py"))
+    number, count = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    for file in files[number * len(files) // count : (number + 1) * len(files) // count]:
+        if str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(file.stem)
 
 
 DURATIONS = Path(__file__).with_name("durations.json")
