@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from analysis.estimation import objectives, observations
 from analysis.inference.fit_law import fit_law
 from analysis.inference.intervals import METHODS
+from analysis.inputs.dataset import budget_levels
 from analysis.laws.base import Array, Form
 from analysis.laws.registry import named
 from analysis.text import numbers
@@ -41,7 +42,7 @@ def sensitivity(
 
     Choices: outlier rule (the k highest losses left out), loss function and Huber's delta, count of parameters (columns
     `params_total`, ... where they are there), selection of the learning rate (its best per setting, where `lr` is
-    swept), range of compute (the smallest or largest budgets left out). `quantity` is the name of a constant or derived
+    swept), range of compute (the smallest or largest budgets left out, each as a whole). `quantity` is the name of a constant or derived
     quantity, or a function of a fit. Columns: choice, option, value, low and high (by the method `interval`, an
     option of fit_law), shift (value less the first row's), nobs. `shift` beyond the first row's interval is what that
     interval does not hold.
@@ -82,7 +83,7 @@ def sensitivity(
 
 def table_of(runs: Any, form: Form) -> dict[str, Array]:
     """Return the columns (n,) that a choice can act on, by name."""
-    names = dict.fromkeys((*form.inputs, form.target, *observations.OTHERS, *COUNTS))
+    names = dict.fromkeys((*form.inputs, form.target, *observations.OTHERS, "flops_budget", *COUNTS))
     found = {}
     for name in names:
         values = observations.optional_column(runs, name)
@@ -101,7 +102,8 @@ def _choices(
     highest = np.argsort(-table[form.target], kind="stable")
     for k in DROPPED:
         if k < 0.25 * n:
-            yield "outliers", f"without the {k} highest", _take(table, np.sort(highest[k:])), {}
+            option = "without the highest loss" if k == 1 else f"without the {k} highest losses"
+            yield "outliers", option, _take(table, np.sort(highest[k:])), {}
     for delta in DELTAS:
         if base["loss"] != "huber" or delta != base["delta"]:
             yield "loss function", f"huber, delta {delta:g}", table, {"loss": "huber", "delta": delta}
@@ -110,21 +112,26 @@ def _choices(
             yield "loss function", name, table, {"loss": name}
     for name in COUNTS:
         if name in table and "params" in form.inputs and np.isfinite(table[name]).all() and (table[name] > 0).all():
-            yield "parameter count", name, {**table, "params": table[name]}, {}
+            if not np.array_equal(table[name], table["params"]):  # the count of the fit itself is no other choice
+                yield "parameter count", name, {**table, "params": table[name]}, {}
     for option, rows in _selections(table, form):
         yield "learning rate", option, _take(table, rows), {}
     if "flops" in table:
-        for share in CUTS:
-            cut = float(np.quantile(table["flops"], share))
-            yield (
-                "compute range",
-                f"up to {numbers.flops(cut)}",
-                _take(table, np.flatnonzero(table["flops"] <= cut)),
-                {},
-            )
-        for share in CUTS[:2]:
-            cut = float(np.quantile(table["flops"], share))
-            yield "compute range", f"from {numbers.flops(cut)}", _take(table, np.flatnonzero(table["flops"] > cut)), {}
+        for option, rows in _ranges(table):
+            yield "compute range", option, _take(table, rows), {}
+
+
+def _ranges(table: Mapping[str, Array]) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield ranges of compute with the rows that each keeps: whole budgets, however their exact FLOPs are rounded."""
+    nominal = table.get("flops_budget", np.full(len(table["flops"]), np.nan))
+    level = budget_levels(table["flops"], nominal)
+    cuts = [float(np.quantile(level, share, method="lower")) for share in CUTS]
+    cuts = [cut for cut in cuts if cut < level.max()]
+    for cut in dict.fromkeys(cuts):
+        yield f"up to {numbers.flops(cut)}", np.flatnonzero(level <= cut)
+    for cut in dict.fromkeys(cuts[:2]):
+        kept = level > cut
+        yield f"from {numbers.flops(level[kept].min())}", np.flatnonzero(kept)
 
 
 def _selections(table: Mapping[str, Array], form: Form) -> list[tuple[str, NDArray[np.int64]]]:

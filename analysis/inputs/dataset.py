@@ -113,11 +113,22 @@ def rows(
     columns = {name: np.asarray(values, dtype=np.float64) for name, values in named.items()} | dict(extra or {})
     exact = columns["flops"]
     asked = np.full(len(keys), np.nan) if nominal is None else np.asarray(nominal, dtype=np.float64)
-    budget = clusters(np.where(np.isfinite(asked), asked, exact), SAME_BUDGET)
-    count = int(budget.max(initial=-1)) + 1
-    labels = np.array([_label(exact[budget == g], asked[budget == g]) for g in range(count)])
+    budget, labels = _budgets(exact, asked)
     sizes = clusters(columns["params"], SAME_SIZE) if size is None else size
     return Rows(columns, sizes, run, budget, labels, keys)
+
+
+def budget_levels(exact: Array, nominal: Array) -> Array:
+    """Return the nominal FLOPs (n,) of each row's budget; `nominal` is NaN where a row names none."""
+    budget, labels = _budgets(exact, nominal)
+    return np.asarray(labels[budget], dtype=np.float64)
+
+
+def _budgets(exact: Array, nominal: Array) -> tuple[Index, Array]:
+    """Return each row's number of its budget (n,), rising with FLOPs, and the budgets' nominal FLOPs by number."""
+    budget = clusters(np.where(np.isfinite(nominal), nominal, exact), SAME_BUDGET)
+    count = int(budget.max(initial=-1)) + 1
+    return budget, np.array([_label(exact[budget == g], nominal[budget == g]) for g in range(count)])
 
 
 def _label(exact: Array, nominal: Array) -> float:

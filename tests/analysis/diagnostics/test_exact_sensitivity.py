@@ -38,9 +38,10 @@ def choices(table: Any, base: Any = None, form: Any = SURFACE) -> dict[tuple[str
 )
 def test_the_highest_losses_are_left_out_up_to_a_quarter(count: int, dropped: list[int]) -> None:
     found = choices(columns(count))
-    assert [o for c, o in found if c == "outliers"] == [f"without the {k} highest" for k in dropped]
+    names = {k: "without the highest loss" if k == 1 else f"without the {k} highest losses" for k in dropped}
+    assert [o for c, o in found if c == "outliers"] == list(names.values())
     for k in dropped:
-        table, changed = found["outliers", f"without the {k} highest"]
+        table, changed = found["outliers", names[k]]
         assert table["loss"].tolist() == columns(count)["loss"][k:].tolist()
         assert table["params"].tolist() == columns(count)["params"][k:].tolist()
         assert changed == {}
@@ -50,7 +51,7 @@ def test_the_highest_losses_are_left_out_up_to_a_quarter(count: int, dropped: li
 
 def test_rows_that_are_left_keep_their_order() -> None:
     table = columns(8, loss=np.array([1.0, 9.0, 2.0, 3.0, 8.0, 4.0, 5.0, 6.0]))
-    assert choices(table)["outliers", "without the 1 highest"][0]["loss"].tolist() == [1, 2, 3, 8, 4, 5, 6]
+    assert choices(table)["outliers", "without the highest loss"][0]["loss"].tolist() == [1, 2, 3, 8, 4, 5, 6]
 
 
 def test_other_loss_functions() -> None:
@@ -86,12 +87,29 @@ def test_ranges_of_compute() -> None:
     found = choices(columns(9))
     ranges = {o: t["flops"].tolist() for (c, o), (t, _) in found.items() if c == "compute range"}
     assert list(ranges) == [
-        "up to 3e15 FLOPs", "up to 5e15 FLOPs", "up to 7e15 FLOPs", "from 3e15 FLOPs", "from 5e15 FLOPs",
+        "up to 3e15 FLOPs", "up to 5e15 FLOPs", "up to 7e15 FLOPs", "from 4e15 FLOPs", "from 6e15 FLOPs",
     ]  # fmt: skip
     assert [len(v) for v in ranges.values()] == [3, 5, 7, 6, 4]
+    assert ranges["from 4e15 FLOPs"] == [4e15, 5e15, 6e15, 7e15, 8e15, 9e15], "a range is named by what it keeps"
     bare = columns(9)
     del bare["flops"]
     assert not [1 for c, _ in choices(bare) if c == "compute range"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_ranges_of_compute_never_split_a_budget(named: bool) -> None:
+    """Exact FLOPs of one budget differ by rounding: a cut at their quantile would keep half of its runs."""
+    budgets = np.repeat([1e15, 3e15, 1e16, 3e16], [6, 10, 6, 6])
+    exact = budgets * (1 + 1e-6 * (np.arange(28) % 5 - 2))
+    more = {"flops_budget": budgets} if named else {}
+    found = choices(columns(28, flops=exact, **more))
+    kept = {o: len(t["flops"]) for (c, o), (t, _) in found.items() if c == "compute range"}
+    assert kept == {"up to 3e15 FLOPs": 16, "up to 1e16 FLOPs": 22, "from 1e16 FLOPs": 12}
+
+
+def test_the_count_that_the_fit_has_is_no_other_choice() -> None:
+    table = columns(params_matmul=columns()["params"], params_total=np.arange(2.0, 14.0))
+    assert [o for c, o in choices(table) if c == "parameter count"] == ["params_total"]
 
 
 def test_ways_of_choosing_the_rate() -> None:
