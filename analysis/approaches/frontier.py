@@ -117,9 +117,9 @@ def _judged(block: Frontier, draws: Array, lowest: float) -> Frontier:
         for i, n in enumerate(FRONTIER.names)
         if n in block.params
     }
+    none = "no degrees of freedom for an interval" if len(draws) else "its points have no resamples"
     identified = {
-        name: Identified(interval is not None, "" if interval else "no degrees of freedom for an interval")
-        for name, interval in intervals.items()
+        name: Identified(interval is not None, "" if interval else none) for name, interval in intervals.items()
     }
     floor = intervals.get("L_inf")
     if floor is not None and floor[0] < 1e-3 * lowest:

@@ -57,7 +57,7 @@ def outside_window(rows: Rows, valleys: Sequence[Valley], window: float = WINDOW
     left = int(counts[counts >= 2].sum()) - sum(v.points for v in valleys)
     if not left:
         return []
-    text = f"{numbers.counted(left, 'run')} of other sizes than {window:g} times around the best of the budget"
+    text = f"{numbers.counted(left, 'run')} more than {window:g} times larger or smaller than the best of their budget"
     return [finding("outside_window", f"parabolas leave out {text}", "the surface rests on these runs too")]
 
 

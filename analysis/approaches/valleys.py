@@ -23,6 +23,9 @@ from analysis.values.blocks import Identified, PowerLaw, Valley, Valleys
 FORM = "loss = c0 + c1 x + c2 x^2, x = ln(N) - center"
 LOSS = "squared(loss)"
 DEFAULT = Choices()
+ENOUGH = "a power law needs two, and three to show that it holds"
+
+ENOUGH = "a power law needs two, and three to show that it holds"
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def fit(rows: Rows, *, resamples: int, seed: int, choices: Choices = DEFAULT) ->
         status="ok" if exponents else "not possible",
         reason=""
         if exponents
-        else f"{numbers.counted(len(minima), 'budget')} with a minimum inside the sizes; exponents need two",
+        else f"{numbers.counted(len(minima), 'budget')} with a minimum inside the sizes: {ENOUGH}",
         objective=float(sum((p.residual**2).sum() for p in parabolas)) if parabolas else None,
         params={name: exponents[q].exponent for name, q in quoted},
         intervals={n: exponents[q].exponent_interval if identified[n].identified else None for n, q in quoted},

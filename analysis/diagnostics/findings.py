@@ -221,13 +221,19 @@ def outlook(
         text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g}"
         if sizes:
             least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
-            text += f" ({least} {numbers.count(sizes[least])}, {most} {numbers.count(sizes[most])})"
+            text += f" ({', '.join(f'{_called(name)} {numbers.count(sizes[name])}' for name in (least, most))})"
         out.append(finding("disagreement", text, "the truth may lie between them; train a valley at a larger budget"))
     if plan is not None and plan.extrapolation_factor > 30:
         text = f"the budget is {plan.extrapolation_factor:.3g} times the largest run"
         advice = "train a valley in between first; intervals do not include model-form error"
         out.append(finding("far_extrapolation", text, advice))
     return [*out, *_tested(plan, test)]
+
+
+def _called(name: str) -> str:
+    """Return an approach's name in a sentence: "2 akima" is approach 2 by akima."""
+    number, _, way = name.partition(" ")
+    return f"approach {number} by {way}" if number.isdigit() and way else name
 
 
 def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
@@ -244,7 +250,7 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
         out.append(finding("near_backtest", text, "add smaller budgets, or recommend for a nearer one (budget=)"))
     if abs(test.relative_error) > 0.03:
         side = "low" if test.relative_error < 0 else "high"
-        text = f"the held-out largest budget is predicted {100 * abs(test.relative_error):.1f} % too {side}"
+        text = f"the held-out largest budget is predicted {numbers.percent(abs(test.relative_error))} too {side}"
         out.append(finding("backtest_error", text, "expect at least this error in the forecast"))
     if test.one_sided and test.mean_relative_error is not None:
         text = f"the backtest errs in one direction: {one_sided(test)}"
@@ -258,8 +264,8 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
         if not low <= beyond <= high:
             off, least, most = _apart(100 * beyond, 100 * low, 100 * high)
             text = (
-                f"the held-out loss lies {off} % from its prediction, where the forecast's interval reaches from "
-                f"{least} to {most} %"
+                f"observed over predicted, the held-out loss is {off} % off, where the forecast's interval reaches "
+                f"from {least} to {most} %"
             )
             advice = "expect errors like the backtest's in the forecast: its interval is too short"
             out.append(finding("interval_short", text, advice))
@@ -280,7 +286,7 @@ def one_sided(test: Backtest) -> str:
     """Return that all held-out runs are predicted too high, or too low, and by how much on average."""
     assert test.mean_relative_error is not None, "a test with runs has a mean error"
     side = "high" if test.mean_relative_error > 0 else "low"
-    return f"all {len(test.runs)} held-out runs too {side}, {100 * test.mean_relative_error:+.2g} % on average"
+    return f"all {len(test.runs)} held-out runs too {side}, {numbers.signed(test.mean_relative_error, 1)} on average"
 
 
 def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
@@ -295,5 +301,6 @@ def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
         return []
     ends = [next(line for line in known if line.value == end) for end in (low, high)]
     which = " and ".join(f"{line.option or line.choice} {line.value:.2f}" for line in ends)
-    text = f"{known[0].quantity} lies between {low:.2f} and {high:.2f} over {len(values)} choices of the analysis"
+    between = f"lies between {low:.2f} and {high:.2f} over {len(values)} choices of the analysis"
+    text = f"the exponent {known[0].quantity} {between}"
     return [finding("choices_disagree", f"{text} ({which})", "the interval covers one choice only: state which one")]

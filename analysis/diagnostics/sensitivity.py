@@ -40,12 +40,12 @@ def sensitivity(
 ) -> pd.DataFrame:
     """Return `quantity` under other choices, one row a choice, the first row the fit as it is.
 
-    Choices: outlier rule (the k highest losses left out), loss function and Huber's delta, count of parameters (columns
-    `params_total`, ... where they are there), selection of the learning rate (its best per setting, where `lr` is
-    swept), range of compute (the smallest or largest budgets left out, each as a whole). `quantity` is the name of a constant or derived
-    quantity, or a function of a fit. Columns: choice, option, value, low and high (by the method `interval`, an
-    option of fit_law), shift (value less the first row's), nobs. `shift` beyond the first row's interval is what that
-    interval does not hold.
+    Choices: outlier rule (the k highest losses left out), loss function and Huber's delta, count of parameters
+    (columns `params_total`, ... where they are there), selection of the learning rate (its best per setting, where
+    `lr` is swept), range of compute (the smallest or largest budgets left out, each as a whole). `quantity` is the
+    name of a constant or derived quantity, or a function of a fit. Columns: choice, option, value, low and high (by
+    the method `interval`, an option of fit_law), shift (value less the first row's), nobs. `shift` beyond the first
+    row's interval is what that interval does not hold.
 
     Examples
     --------
@@ -111,14 +111,18 @@ def _choices(
         if base["loss"] != name:
             yield "loss function", name, table, {"loss": name}
     for name in COUNTS:
-        if name in table and "params" in form.inputs and np.isfinite(table[name]).all() and (table[name] > 0).all():
-            if not np.array_equal(table[name], table["params"]):  # the count of the fit itself is no other choice
-                yield "parameter count", name, {**table, "params": table[name]}, {}
+        if name in table and "params" in form.inputs and _another(table[name], table["params"]):
+            yield "parameter count", name, {**table, "params": table[name]}, {}
     for option, rows in _selections(table, form):
         yield "learning rate", option, _take(table, rows), {}
     if "flops" in table:
         for option, rows in _ranges(table):
             yield "compute range", option, _take(table, rows), {}
+
+
+def _another(count: Array, fitted: Array) -> bool:
+    """Return whether a count of parameters is known of every row, and not the one of the fit itself."""
+    return bool(np.isfinite(count).all() and (count > 0).all()) and not np.array_equal(count, fitted)
 
 
 def _ranges(table: Mapping[str, Array]) -> Iterator[tuple[str, NDArray[np.int64]]]:

@@ -103,9 +103,7 @@ def _trust(fit: Fit) -> list[Html]:
     ratio, count = sentences.apart(to_json(fit))
     if plan is not None and ratio is not None:
         kind = "good" if ratio < 1.5 else "warn"
-        parts.append(
-            _tile("approaches agree within", numbers.factor(ratio), f"in parameters: {count} approaches", kind)
-        )
+        parts.append(_tile("approaches agree within", numbers.factor(ratio), f"in parameters, by {count} fits", kind))
     used = f"of {fit.runs.total}, at {fit.runs.budgets} budgets"
     parts.append(_tile("runs used", numbers.count(fit.runs.used), used))
     return parts

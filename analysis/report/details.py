@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from analysis.report import formula, sentences, terminal
 from analysis.report.alone import is_alone
@@ -20,6 +21,17 @@ from analysis.values.study_result import Fit
 OPEN_ROWS = 40
 FEW = 12
 MOST_ROWS = 1000
+FEW_RESAMPLES = 200
+"""What a fit under another choice, or by another approach, takes at most (analysis.results.evidence)."""
+WAYS = {
+    "1 envelope": "1 envelope of learning curves",
+    "1 hull": "1 hull of learning curves",
+    "2 parabola": "2 valleys: parabola of ln loss",
+    "2 akima": "2 valleys: Akima spline",
+    "2 surface": "2 valleys: local surface",
+    "valleys": "2 valleys: parabola of loss",
+}
+"""What the approaches of the table are, by their names in fit.json."""
 _LEVELS = {level: place for place, level in enumerate(LEVELS)}
 
 
@@ -70,22 +82,24 @@ def constants(fit: Fit) -> Html:
     )
 
 
+def warned(fit: Fit) -> Html:
+    """Return how many warnings there are, with the way to them; empty where there are none."""
+    count = sum(check.level == "warning" for check in _found(fit))
+    link = tag("a", "What to be careful about", href="#checks")
+    return tag("p", f"{numbers.counted(count, 'warning')}: see ", link, ".", class_="unknown") if count else Html("")
+
+
 def checks(fit: Fit) -> Html:
     """Return findings with their advice, errors first, each once."""
-    seen: dict[tuple[str, str], Check] = {}
-    asked = fit.fits.law is not None and fit.fits.law.status == "ok"  # the surface's constants are then not the answer
-    for block in (fit, fit.fits.valleys, *(() if asked else (fit.fits.surface,)), fit.fits.frontier):
-        for check in block.checks:
-            seen.setdefault((check.code, check.message), check)
-    if not seen:
+    ordered = _found(fit)
+    if not ordered:
         return tag("p", "No check found anything to warn about.")
-    ordered = sorted(seen.values(), key=lambda check: _LEVELS.get(check.level, 1))
     items = [
         tag(
             "li",
             tag("span", check.level, class_="level"),
-            check.message.rstrip(". "),
-            ". ",
+            _sentence(check.message),
+            " ",
             tag("span", _sentence(check.advice), class_="quiet"),
             class_=check.level if check.level in _LEVELS else "warning",
         )
@@ -94,27 +108,53 @@ def checks(fit: Fit) -> Html:
     return tag("ul", *items, class_="checks")
 
 
+def _found(fit: Fit) -> list[Check]:
+    """Return the findings, errors first, each once."""
+    seen: dict[tuple[str, str], Check] = {}
+    asked = fit.fits.law is not None and fit.fits.law.status == "ok"  # the surface's constants are then not the answer
+    for block in (fit, fit.fits.valleys, *(() if asked else (fit.fits.surface,)), fit.fits.frontier):
+        for check in block.checks:
+            seen.setdefault((check.code, check.message), check)
+    return sorted(seen.values(), key=lambda check: _LEVELS.get(check.level, 1))
+
+
 def ways(fit: Fit) -> Html:
     """Return the exponent and the optimum by every approach and way of finding a valley's lowest point."""
     body: list[list[str]] = []
     remarks: list[Html] = []
-    for line in fit.record.get("approaches", ()):
+    lines = fit.record.get("approaches", ())
+    for line in lines:
         if line.get("params") is None:
-            remarks.append(tag("li", f"{line.get('approach')}: ", tag("span", str(line.get("reason")), class_="quiet")))
+            remarks.append(tag("li", f"{way(line)}: ", tag("span", str(line.get("reason")), class_="quiet")))
             continue
         bounds = numbers.interval((line.get("a_low"), line.get("a_high")))
         sizes = [numbers.amount(line.get("params")), numbers.amount(line.get("tokens"))]
         exponents = [numbers.number(line["a"]), bounds, numbers.number(line.get("b"))]
-        body.append([str(line["approach"]), *exponents, *sizes])
+        body.append([way(line), *exponents, *sizes])
         if line.get("note"):
-            remarks.append(tag("li", f"{line['approach']}: ", tag("span", str(line["note"]), class_="quiet")))
+            remarks.append(tag("li", f"{way(line)}: ", tag("span", str(line["note"]), class_="quiet")))
     if not body and not remarks:
         return Html("")
-    body += _further(fit, {row[0] for row in body})
+    body += _further(fit, {str(line["approach"]) for line in lines if line.get("params") is not None})
     head = ["approach", "a", "interval of a", "b", "N*", "D*"]
-    grid = table(head, body, ["nowrap", "number", "nowrap", "number", "number", "number"], "approaches side by side")
+    grid = table(head, body, ["", "number", "nowrap", "number", "number", "number"], "approaches side by side")
     why = tag("ul", *remarks) if remarks else ""
-    return join(tag("h3", "All approaches side by side"), grid if body else "", why)
+    note = (
+        "Approach 1 follows the lower edge of all learning curves. Approach 2 takes the lowest point of each budget's "
+        "valley, found in several ways: figures and recommendations show the parabola of loss. Approach 3 fits a "
+        "surface to all runs. "
+    )
+    if fit.recommendation is not None:
+        note += f"N* and D* are for {numbers.flops(fit.recommendation.budget_flops)}. "
+    note += "a + b is 1 only where FLOPs are in proportion to N D."
+    said = tag("p", note, class_="caption") if body else ""
+    return join(tag("h3", "All approaches side by side"), said, grid if body else "", why)
+
+
+def way(line: Mapping[str, Any]) -> str:
+    """Return what an approach is, in words."""
+    name = str(line.get("approach"))
+    return WAYS.get(name, name)
 
 
 def _further(fit: Fit, there: set[str]) -> list[list[str]]:
@@ -128,7 +168,7 @@ def _further(fit: Fit, there: set[str]) -> list[list[str]]:
         grown = {n: _growth(block, n, name in ("surface", "law")) for n in ("a", "b")}
         known = numbers.interval(block.intervals.get("a") if block is not None and grown["a"] is not None else None)
         sizes = [numbers.amount(plan.params), numbers.amount(plan.tokens)]
-        rows.append([name, numbers.number(grown["a"]), known, numbers.number(grown["b"]), *sizes])
+        rows.append([WAYS.get(name, name), numbers.number(grown["a"]), known, numbers.number(grown["b"]), *sizes])
     return rows
 
 
@@ -149,9 +189,14 @@ def sensitivity(fit: Fit) -> Html:
     body = []
     for line in fit.sensitivity:
         bounds = numbers.interval(None if line.low is None else (line.low, line.high))
+        if line.value is None:
+            bounds = "none: these runs do not hold the law"
         body.append([line.choice, named(line), numbers.number(line.value), bounds, str(line.rows)])
     head = ["choice", "option", f"exponent {fit.sensitivity[0].quantity}", "interval", "runs"]
-    return table(head, body, ["", "", "number", "nowrap", "number"], "sensitivity")
+    grid = table(head, body, ["", "", "number", "", "number"], "sensitivity")
+    few = fit.resamples > FEW_RESAMPLES
+    note = f"Intervals of other choices are of {FEW_RESAMPLES} resamples, that of the fit of {fit.resamples}."
+    return join(tag("p", note, class_="caption") if few else "", grid)
 
 
 def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
@@ -251,7 +296,8 @@ def _references(fit: Fit) -> str:
     if fit.recommendation is not None and rule not in ("given", "6ND"):
         parts.append(f"Every N* is of the exact count ({rule}): the FLOPs per token fall with N as the runs' do.")
     if fit.fits.frontier.reference_flops is not None:
-        parts.append(f"The frontier's law is relative to {numbers.flops(fit.fits.frontier.reference_flops)}.")
+        at = numbers.flops(fit.fits.frontier.reference_flops)
+        parts.append(f"The frontier's a and α are of its own law of the lowest loss, relative to {at}.")
     parts.append("fit.json, beside this page, has every constant at full precision.")
     return " ".join(parts)
 

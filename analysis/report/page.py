@@ -87,6 +87,7 @@ def _main(
         alone.lead(fit) if single else answer.lead(fit),
         answer.alarms(fit),
         Html("") if single else answer.tiles(fit),
+        details.warned(fit),
         answer.law(fit),
         details.approaches(fit),
         tag("nav", *(tag("a", text, href=target) for target, text in links), aria_label="sections"),

@@ -42,7 +42,7 @@ def figure(fit: Fit) -> Figure | None:
     errors = error_bars(backtest)
     panels.append(Panel("errors", "Backtest error of each approach", lambda ax: draw_errors(ax, errors), height=3.4))
     caption = (
-        f"Fitted to {len(backtest.train_budgets)} smaller budgets, the law predicted "
+        f"Fitted to the {len(backtest.train_budgets)} smallest budgets, the law predicted "
         f"{numbers.flops(backtest.held_out_budget)}, {numbers.factor(backtest.extrapolation_factor)} beyond them, with "
         f"an error of {numbers.percent(abs(backtest.relative_error))} in the lowest loss"
     )
@@ -109,9 +109,9 @@ def draw_errors(ax: Axes, bars: Sequence[tuple[str, float]]) -> Axes:
     ax.set_ylim(-0.6, len(bars) - 0.4)
     ax.set_yticks(places, [label for label, _ in bars])
     ax.tick_params(axis="y", length=0)
-    for place, (_, value) in zip(places, bars, strict=True):
+    for place, (label, value) in zip(places, bars, strict=True):
         ax.annotate(
-            f"{value:+.2f} %".replace("-", "−"),
+            error_label(label, value),
             (value, place),
             xytext=(4 if value >= 0 else -4, 0),
             textcoords="offset points",
@@ -121,6 +121,12 @@ def draw_errors(ax: Axes, bars: Sequence[tuple[str, float]]) -> Axes:
             color=style.INK,
         )
     return ax
+
+
+def error_label(label: str, error: float) -> str:
+    """Return an error [%] as it stands at its bar; a mean of errors without their signs has none."""
+    text = numbers.typeset(numbers.signed(error / 100, 1 if abs(error) >= 1 else 2))
+    return text.removeprefix("+") if "|error|" in label else text
 
 
 def table(backtest: Backtest) -> Table:

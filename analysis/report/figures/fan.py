@@ -31,10 +31,10 @@ def figure(fit: Fit) -> Figure | None:
     if len(known) > 1:
         whole = fit.fits.surface.intervals.get("a")
         panels.append(Panel("drift", "The exponent a against the cut", lambda ax: drift(ax, known, whole), height=3.9))
-    worst = max(cuts, key=lambda cut: cut.mean_abs_relative_error)
+    far, worst = max((point for cut in cuts for point in running_means(cut)), key=lambda point: abs(point[1]))
     caption = (
         f"Each colour is a law fitted to the runs up to a cut of compute; it then predicts all runs above it. Mean "
-        f"errors reach {numbers.percent(worst.mean_abs_relative_error)}"
+        f"errors (lines) reach {numbers.signed(worst, 1)}, at {numbers.factor(far)} the compute of the fit"
     )
     values = [cut.a for cut in known if cut.a is not None]
     if len(values) > 1:
@@ -52,8 +52,9 @@ def draw(ax: Axes, cuts: Sequence[Cut]) -> Axes:
     errors = sorted(100 * e for cut in cuts for _, e in cut.runs)
     for cut, colour in zip(cuts, ramp(len(cuts)), strict=True):
         x, y = [c / cut.flops for c, _ in cut.runs], [100 * e for _, e in cut.runs]
+        means = [(factor, 100 * error) for factor, error in running_means(cut)]
         ax.plot(x, y, "o", ms=2.5, mfc=colour, mec="none", alpha=0.3, zorder=2)
-        ax.plot(*zip(*_binned(x, y), strict=True), color=colour, linewidth=1.6, marker="o", ms=3.5, zorder=3,
+        ax.plot(*zip(*means, strict=True), color=colour, linewidth=1.6, marker="o", ms=3.5, zorder=3,
                 label=numbers.power(cut.flops))  # fmt: skip
     low, high = errors[len(errors) // 50], errors[-1 - len(errors) // 50]
     reach = max(abs(low), abs(high), 0.1) * 1.25
@@ -85,6 +86,11 @@ def table(cuts: Sequence[Cut]) -> Table:
     """Return every held-out run of every cut as a row."""
     columns = ("fitted_up_to_flops", "rows", "a", "flops", "relative_error")
     return Table(columns, tuple((c.flops, c.rows, c.a, flops, e) for c in cuts for flops, e in c.runs))
+
+
+def running_means(cut: Cut) -> list[tuple[float, float]]:
+    """Return how far beyond the fit a group of held-out runs is [factor], and its mean relative error, rising."""
+    return _binned([c / cut.flops for c, _ in cut.runs], [error for _, error in cut.runs])
 
 
 def _binned(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROW = 0.24
-SHORT = 26
+SHORT = 28
 
 
 def figure(fit: Fit) -> Figure | None:

@@ -109,10 +109,10 @@ def table(curves: Sequence[Curve]) -> Table:
 
 def _caption(curves: Sequence[Curve]) -> str:
     kept = sum(curve.kept for curve in curves)
-    joined = ", and the dotted line joins them" if kept > 1 else ""
+    diamonds = "diamonds, with intervals" if any(c.interval for c in curves) else "diamonds"
     caption = (
-        f"Each colour is one compute budget: {kept} of {len(curves)} valleys have their lowest point inside the "
-        f"sizes swept (diamonds{', with intervals' if any(c.interval for c in curves) else ''}){joined}."
+        f"Each colour is one compute budget: {kept} of {len(curves)} valleys {'has its' if kept == 1 else 'have their'}"
+        f" lowest point inside the sizes swept ({diamonds})."
         if kept
         else "No budget has a minimum inside the sizes swept, so these runs alone cannot say which size is best."
     )
@@ -225,6 +225,8 @@ def _key(ax: Axes, curves: Sequence[Curve]) -> None:
     if any(c.kept for c in curves):
         shown.append(("run", {"marker": "o", "mfc": style.INK}))
         shown.append(("minimum of a parabola", {"marker": "D", "mfc": style.INK, "ms": 6}))
+    if sum(c.kept for c in curves) > 1:
+        shown.append(("the minima, joined", {"ls": ":", "lw": 1.1}))
     if any(c.law for c in curves):
         shown.append(("fitted law", {"ls": "-"}))
     if any(c.parabola for c in curves):

@@ -59,7 +59,7 @@ def test_five_exact_minima_have_their_law() -> None:
     assert block.objective is not None
     assert block.objective < 1e-12
     assert block.intervals == dict.fromkeys(("L_inf", "a", "alpha"))
-    assert {v.reason for v in block.identified.values()} == {"no degrees of freedom for an interval"}
+    assert {v.reason for v in block.identified.values()} == {"its points have no resamples"}
     value, draws = found.predict(1e20)
     assert value == pytest.approx(law(1e20), rel=1e-6)
     assert draws.shape == (0,)
@@ -200,7 +200,7 @@ def test_what_the_draws_say_of_the_constants() -> None:
     assert set(bare.intervals) == {"a", "alpha"}
     assert all(v.identified for v in bare.identified.values())
     few = judged(np.empty((0, 3)))
-    assert {v.reason for v in few.identified.values()} == {"no degrees of freedom for an interval"}
+    assert {v.reason for v in few.identified.values()} == {"its points have no resamples"}
     assert not any(v.identified for v in few.identified.values())
 
 

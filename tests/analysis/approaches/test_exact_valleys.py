@@ -207,7 +207,10 @@ def test_budgets_are_sorted_into_parabolas_and_those_with_too_few_sizes() -> Non
     assert few.flops == pytest.approx(6e15)
     assert few.coefficients == ()
     assert block.status == "not possible"
-    assert block.reason == "1 budget with a minimum inside the sizes; exponents need two"
+    assert (
+        block.reason
+        == "1 budget with a minimum inside the sizes: a power law needs two, and three to show that it holds"
+    )
     assert (block.params, block.intervals, block.identified, block.exponents) == ({}, {}, {}, {})
     single = valleys.fit(table((6e14, [0.0, 0.0], [3.0, 2.9])), resamples=0, seed=0).block
     assert single.valleys[0].reason == "1 size: a parabola needs at least three"
@@ -374,10 +377,12 @@ def test_runs_outside_the_window_are_counted() -> None:
     held = table((6e13, [0.0], [3.0]), (6e14, X, bowl(0.0)), (6e15, [0.0, 1.0], [3.0, 2.9]))
     assert valley_findings.outside_window(held, [valley(points=5), valley(points=2)]) == []
     (found,) = valley_findings.outside_window(held, [valley(points=4), valley(points=1)])
-    assert found.message == "parabolas leave out 2 runs of other sizes than 8 times around the best of the budget"
+    assert (
+        found.message == "parabolas leave out 2 runs more than 8 times larger or smaller than the best of their budget"
+    )
     assert (found.code, found.level, found.advice) == ("outside_window", "note", "the surface rests on these runs too")
     (single,) = valley_findings.outside_window(held, [valley(points=4), valley(points=2)])
-    assert "leave out 1 run of" in single.message
+    assert "leave out 1 run more than 8 times" in single.message
 
 
 def test_draws_without_a_minimum_are_a_finding() -> None:

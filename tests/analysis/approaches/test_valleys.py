@@ -101,7 +101,7 @@ def test_an_exponent_that_two_noisy_valleys_leave_open_is_not_identified() -> No
 def test_runs_outside_the_window_are_counted() -> None:
     found = valleys.fit(studies.as_rows(studies.isoflop(0, ratios=(0.02, 2.5, 5, 10, 20, 40))), resamples=0, seed=0)
     assert [c.message[:30] for c in found.block.checks if c.code == "outside_window"] == [
-        "parabolas leave out 4 runs of "
+        "parabolas leave out 4 runs mor"
     ]
     assert {v.points for v in found.block.valleys} == {5}
 

@@ -11,6 +11,7 @@ from scipy import stats
 
 from analysis.diagnostics import findings
 from analysis.inputs.dataset import Rows, rows
+from analysis.text import numbers
 from analysis.values.blocks import Basin, Block, Clash, Dropped, Identified, Optimizer
 from analysis.values.study_result import Backtest, BacktestRun, Choice, Proposal, Recommendation
 from tests.analysis import studies
@@ -282,7 +283,10 @@ def test_approaches_that_disagree() -> None:
     sizes = {"2 akima": 1.5e8, "3 surface": 2e8, "1 hull": 1e8}
     (found,) = findings.outlook(plan(disagreement=2.0), backtest(), sizes=sizes)
     assert found.code == "disagreement"
-    assert found.message == "the approaches disagree on N* by a factor of 2 (1 hull 100M, 3 surface 200M)"
+    assert (
+        found.message
+        == "the approaches disagree on N* by a factor of 2 (approach 1 by hull 100M, approach 3 by surface 200M)"
+    )
     (found,) = findings.outlook(plan(disagreement=1.51), backtest())
     assert found.message == "the approaches disagree on N* by a factor of 1.5"
     assert findings.outlook(plan(disagreement=1.5), backtest()) == []
@@ -313,10 +317,8 @@ def test_a_backtest_that_is_off(error: float, said: bool) -> None:
     found = findings.outlook(plan(intervals={}), backtest(relative_error=error))
     assert codes(found) == ["backtest_error"] * said
     for check in found:
-        assert (
-            check.message
-            == f"the held-out largest budget is predicted {100 * abs(error):.1f} % too {'low' if error < 0 else 'high'}"
-        )
+        off = f"{numbers.percent(abs(error))} too {'low' if error < 0 else 'high'}"
+        assert check.message == f"the held-out largest budget is predicted {off}"
 
 
 RUN = BacktestRun("r", 1.0, 1.0, 1.0, 2.0, 2.0, 0.0)
@@ -357,8 +359,8 @@ def test_an_interval_that_the_backtest_leaves(error: float, said: bool) -> None:
         if check.code == "interval_short":
             beyond = 100 * (1 / (1 + error) - 1)
             assert check.message == (
-                f"the held-out loss lies {beyond:+.2f} % from its prediction, where the forecast's interval reaches "
-                "from -4.00 to +4.00 %"
+                f"observed over predicted, the held-out loss is {beyond:+.2f} % off, where the forecast's interval "
+                "reaches from -4.00 to +4.00 %"
             )
     for lacking in (plan(loss=None), plan(intervals={"loss": None}), plan(intervals={})):
         assert "interval_short" not in codes(findings.outlook(lacking, backtest(relative_error=0.2)))
@@ -373,7 +375,9 @@ def test_choices_that_move_the_exponent() -> None:
     three = [line(0.45, "as fitted"), line(0.40, "", "loss"), line(None), line(0.56, "squared")]
     (found,) = findings.choices(three, (0.42, 0.48))
     assert found.code == "choices_disagree"
-    assert found.message == ("a lies between 0.40 and 0.56 over 3 choices of the analysis (loss 0.40 and squared 0.56)")
+    assert found.message == (
+        "the exponent a lies between 0.40 and 0.56 over 3 choices of the analysis (loss 0.40 and squared 0.56)"
+    )
     assert findings.choices(three, (0.40, 0.56)) == [], "all within the interval"
     assert codes(findings.choices(three, (0.41, 0.60))) == ["choices_disagree"]
     assert codes(findings.choices(three, (0.30, 0.55))) == ["choices_disagree"]

@@ -203,10 +203,14 @@ def test_the_outlook_names_the_ends_of_a_disagreement_and_what_the_interval_woul
     test = Backtest(1e12, (1e11,), 10.0, "surface", 1.84, 2.0, -0.08, {})
     sizes = {"valleys": 1.5e6, "surface": 1e6, "2 akima": 2.5e6}
     said = {check.code: check.message for check in findings.outlook(plan, test, sizes=sizes)}
-    assert said["disagreement"] == "the approaches disagree on N* by a factor of 2.5 (surface 1M, 2 akima 2.5M)"
+    assert (
+        said["disagreement"]
+        == "the approaches disagree on N* by a factor of 2.5 (surface 1M, approach 2 by akima 2.5M)"
+    )
     # 2.0 is 8.7 % above the predicted 1.84; the forecast of 2.0 allows for 1.8 to 2.1.
     assert said["interval_short"] == (
-        "the held-out loss lies +8.7 % from its prediction, where the forecast's interval reaches from -10.0 to +5.0 %"
+        "observed over predicted, the held-out loss is +8.7 % off, where the forecast's interval reaches from -10.0 to "
+        "+5.0 %"
     )
     assert "interval_short" not in {check.code for check in findings.outlook(plan, replace(test, relative_error=0.08))}
 

@@ -133,7 +133,7 @@ def test_valleys_show_every_budget_its_minimum_and_what_was_dropped(fit: Fit, ro
     hollow = [line for line in dotted(ax) if line.get_markerfacecolor() == style.PAPER]
     assert len(hollow) == 1
     assert len(ax.containers) == 4  # the intervals of the minima
-    assert key_of(ax) == ["run", "minimum of a parabola", "fitted law", "the budget's parabola",
+    assert key_of(ax) == ["run", "minimum of a parabola", "the minima, joined", "fitted law", "the budget's parabola",
                           "left out: no minimum inside", "left out: schedule not finished"]  # fmt: skip
     solid, dashed = ([line for line in ax.lines if line.get_linestyle() == how and len(line.get_xdata()) > 50]  # type: ignore[arg-type]
                      for how in ("-", "--"))  # fmt: skip
@@ -218,10 +218,12 @@ def test_captions_name_what_is_drawn_and_whose_law_it_is(fit: Fit, rows: tuple[d
                 for i, v in enumerate(fit.fits.valleys.valleys))  # fmt: skip
     single = valleys.figure(replace(fit, fits=replace(fit.fits, valleys=replace(fit.fits.valleys, valleys=one))), rows)
     assert single is not None
-    assert "joins them" not in single.caption
+    assert "1 of 5 valleys has its lowest point" in single.caption
+    assert "the minima, joined" not in key_of(drawn(single, "valleys"))
     both = valleys.figure(fit, rows)
     assert both is not None
-    assert "the dotted line joins them" in both.caption
+    assert "4 of 5 valleys have their lowest point" in both.caption
+    assert "the minima, joined" in key_of(drawn(both, "valleys"))
 
 
 def test_without_a_minimum_the_frontier_shows_the_path_over_the_data(fit: Fit) -> None:
@@ -347,7 +349,7 @@ def test_backtest_shows_held_out_runs_and_signed_errors(fit: Fit) -> None:
 
     bars = drawn(figure, "errors")
     assert [bar.get_width() for bar in bars.patches if isinstance(bar, Rectangle)] == pytest.approx([0.81, -0.5, 0.86])
-    assert texts(bars) == ["+0.81 %", "−0.50 %", "+0.86 %"]
+    assert texts(bars) == ["+0.81\xa0%", "−0.50\xa0%", "0.86\xa0%"]
     assert backtest.figure(replace(fit, backtest=None)) is None
 
 

@@ -149,6 +149,7 @@ def test_an_unbounded_constant_says_at_least(fit: Fit, rows: tuple[Row, ...]) ->
 def test_checks_runs_and_dropped_rows_are_all_there(fit: Fit, rows: tuple[Row, ...], read: Page) -> None:
     for check in (*fit.checks, *fit.fits.valleys.checks):
         said = " ".join(numbers.typeset(check.message.rstrip(". ")).split())
+        said = said[:1].upper() + said[1:]
         assert read.text.count(said) == 1
     for row in rows:
         assert row.key in read.text

@@ -20,6 +20,7 @@ from analysis.fit import fit as fit_frame
 from analysis.fit import main as fit_command
 from analysis.inputs.rows import from_csv
 from analysis.report.figures.data import read_rows
+from analysis.report.figures.fan import running_means
 from analysis.report.page import page
 from analysis.report.terminal import law_text, summary
 from analysis.report.write import figures
@@ -27,7 +28,7 @@ from analysis.results import predicted
 from analysis.text import commandline, numbers
 from analysis.values import study_result
 from analysis.values.json_values import to_json
-from analysis.values.study_result import Fit
+from analysis.values.study_result import Cut, Fit
 from tests.analysis import studies
 
 DATA = Path(__file__).parents[1] / "data"
@@ -161,7 +162,12 @@ PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"extrapolation (?P<far>{FAR}) beyond the largest run's compute", lead),
     (rf"backtest error (?P<error>{NUM} %) predicting (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond its fit"
      + UNCOVERED + SIDED, backtested),
-    (rf"approaches agree within (?P<ratio>{FAR}) in parameters: (?P<count>\d+) approaches", apart),
+    (r"(?P<count>\d+) warnings?: see What to be careful about\.", lambda fit: {"count": str(len(warnings(fit)))}),
+    (r"Intervals of other choices are of (?P<few>\d+) resamples, that of the fit of (?P<all>\d+)\.",
+     lambda fit: {"few": "200", "all": str(fit["resamples"])}),
+    (rf"Approach 1 follows .* Approach 2 takes .* Approach 3 fits .*(?:N\* and D\* are for (?P<budget>{FLOPS})\. )?"
+     r"a \+ b is 1 only where FLOPs are in proportion to N D\.", lead),
+    (rf"approaches agree within (?P<ratio>{FAR}) in parameters, by (?P<count>\d+) fits", apart),
     (r"runs used (?P<used>\S+) of (?P<total>\d+), at (?P<budgets>\d+) budgets",
      lambda fit: {"used": numbers.count(fit["runs"]["used"]), "total": str(fit["runs"]["total"]),
                   "budgets": str(fit["runs"]["budgets"])}),
@@ -172,22 +178,23 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"(?P<n10>{FAR}) larger, its N\* grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\)(?:; dots are the minima of single "
      rf"budgets, by their parabolas)?; the star is the proposal for (?P<budget>{FLOPS})\.",
      lambda fit: {**words(fit), "budget": numbers.flops(plan(fit, "budget_flops"))}),
-    (rf"Fitted to (?P<trained>\d+) smaller budgets, the law predicted (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
+    (rf"Fitted to the (?P<trained>\d+) smallest budgets, the law predicted (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
      rf"them, with an error of (?P<error>{NUM} %) in the lowest loss" + UNCOVERED + SIDED + r"\.", backtested),
     (rf"Each dot is the best run for (?P<budget>{FLOPS}) by one resample of the runs(?:; the star is that of all runs, "
      r"(?P<own>the proposal|not the one recommended))?\. Dots lie on the budget's line: .*",
      lambda fit: {"budget": numbers.flops(fit["cloud"]["budget_flops"]),
                   "own": "the proposal" if plan(fit, "approach") in ("surface", "law") else "not the one recommended"}),
-    (r"Each colour is one compute budget: (?P<kept>\d+) of (?P<all>\d+) valleys have their lowest point inside the "
-     r"sizes swept \(diamonds(?:, with intervals)?\)(?:, and the dotted line joins them)?\.(?: Hollow dots belong "
+    (r"Each colour is one compute budget: (?P<kept>\d+) of (?P<all>\d+) valleys ha(?:ve|s) (?:their|its) lowest point "
+     r"inside the sizes swept \(diamonds(?:, with intervals)?\)\.(?: Hollow dots belong "
      r"to budgets without a minimum, which approach 2 leaves out\.)?(?: Where the law and a budget's own parabola "
      r"diverge, one of them does not hold there\.)?",
      lambda fit: {"kept": str(sum(v["status"] == "minimum" for v in fit["fits"]["valleys"]["valleys"])),
                   "all": str(len(fit["fits"]["valleys"]["valleys"]))}),
     (rf"Each colour is a law fitted to the runs up to a cut of compute; it then predicts all runs above it\. Mean "
-     rf"errors reach (?P<worst>{NUM} %)(?:; the exponent a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over the "
+     rf"errors \(lines\) reach (?P<worst>{NUM} %), at (?P<far>{FAR}) the compute of the "
+     rf"fit(?:; the exponent a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over the "
      rf"cuts)?\.",
-     lambda fit: {"worst": numbers.percent(max(c["mean_abs_relative_error"] for c in fit["rolling"])),
+     lambda fit: {**worst(fit),
                   "low": numbers.number(min(c['a'] for c in fit['rolling'])),
                   "high": numbers.number(max(c['a'] for c in fit['rolling']))}),
     (rf"Each row changes one choice and fits again: a lies between (?P<low>{NUM}) and (?P<high>{NUM})(?:, against "
@@ -206,6 +213,18 @@ FREE = (
     r"a and b: N\* grows as Ca.*",
 )  # fmt: skip
 """Sentences whose numbers are no result, or are held elsewhere."""
+
+
+def warnings(fit: dict[str, Any]) -> set[tuple[str, str]]:
+    blocks = [fit, *(b for name, b in fit["fits"].items() if b and (name != "surface" or not fit["fits"]["law"]))]
+    return {(c["code"], c["message"]) for b in blocks for c in b["checks"] if c["level"] == "warning"}
+
+
+def worst(fit: dict[str, Any]) -> dict[str, str]:
+    """Return the largest mean error that the fan's lines show, and how far beyond its fit."""
+    lines = [running_means(Cut(c["flops"], c["rows"], c["a"], 0.0, c["runs"])) for c in fit["rolling"]]
+    far, error = max((point for line in lines for point in line), key=lambda point: abs(point[1]))
+    return {"worst": numbers.signed(error, 1), "far": numbers.factor(far)}
 
 
 def values(fit: dict[str, Any]) -> list[float]:
@@ -235,7 +254,7 @@ def page_sentences(fit: Fit, rows: Any) -> Iterator[tuple[str, str]]:
 def check_page(fit: Fit, rows: Any) -> int:
     told = to_json(fit)
     blocks = [told, *(b for b in told["fits"].values() if b)]
-    messages = {c["message"].rstrip(". ").replace("e+", "e") for b in blocks for c in b["checks"]}
+    messages = {c["message"].rstrip(". ").replace("e+", "e")[1:] for b in blocks for c in b["checks"]}
     reasons = {line["reason"] for line in told["record"].get("approaches", ())} | {"losses before the schedules ended"}
     limits = {numbers.number(v["limit"]) for b in blocks for v in b["identified"].values() if v["limit"] is not None}
     problems, count = [], 0
