@@ -75,7 +75,9 @@ class Pipeline:
         self._group = mesh.group("pp")
         self._numbers = stages_of(parallel, mesh.rank("pp"))
         self._count = parallel.pp * stages_per_rank(parallel)
-        self._schedules: dict[tuple[int, int, int], Any] = {}
+        self._made_for: tuple[int, int] | None = None
+        self._stages: list[_Stage] = []
+        self._schedules: dict[int, Any] = {}
         self._divisor = torch.ones((), dtype=torch.float64, device=device)
         self._losses: list[Tensor] = []
         self._copies = _tied_copies(self._parts) if tied else []
@@ -150,18 +152,34 @@ class Pipeline:
     def _pass(self, chunk: Batch, size: int, count: int) -> None:
         """Run forward and backward passes of `count` micro-batches of `size` sequences."""
         chunk = chunk.padded(size * count)
-        key = (size, count, chunk.inputs.shape[1])
-        if key not in self._schedules:
-            self._schedules = {key: self._make(chunk.part(0, size), count)}  # one set of buffers at a time
-        schedule = self._schedules[key]
+        schedule = self._schedule(chunk.part(0, size), count)
         first = (chunk.inputs,) if self._numbers[0] == 0 else ()
         given = {"targets": chunk.targets, "positions": chunk.positions, **_documents(chunk)}
         kwargs = {name: value for name, value in given.items() if value is not None}
         target = chunk.targets if self.last else None
         schedule.step(*first, target=target, return_outputs=False, **kwargs)
 
-    def _make(self, micro: Batch, count: int) -> Any:
-        """Return the schedule for `count` micro-batches shaped as this one."""
+    def _schedule(self, micro: Batch, count: int) -> Any:
+        """Return the schedule for `count` micro-batches shaped as this one.
+
+        Passes of a step may have unequal numbers of them. All schedules of one shape share the stages, and so one set
+        of buffers.
+        """
+        sequences, length = micro.inputs.shape
+        if self._made_for != (sequences, length):
+            self._stages, self._schedules = self._make_stages(micro), {}
+            self._made_for = (sequences, length)
+        if count not in self._schedules:
+            kind = _CLASSES[self._parallel.pp_schedule]
+            single = SCHEDULES[self._parallel.pp_schedule].stages == 1
+            stages = self._stages[0] if single else self._stages
+            self._schedules[count] = kind(stages, count, loss_fn=self._scaled, scale_grads=False)
+        for stage in self._stages:
+            stage.chunks = count  # torch sets it where a schedule first runs
+        return self._schedules[count]
+
+    def _make_stages(self, micro: Batch) -> list[_Stage]:
+        """Return the stages of this rank for micro-batches shaped as this one."""
         # Told the shapes, stages do not run a pass of their own to find them; gradients are received where asked for.
         stream = torch.empty(self._shape(micro), dtype=self._dtype, device="meta", requires_grad=True)
         loss = torch.empty((), dtype=torch.float64, device="meta", requires_grad=True)
@@ -179,9 +197,7 @@ class Pipeline:
         ]
         for one in made:
             one.forward_context = self._forward
-        kind = _CLASSES[self._parallel.pp_schedule]
-        single = SCHEDULES[self._parallel.pp_schedule].stages == 1
-        return kind(made[0] if single else made, count, loss_fn=self._scaled, scale_grads=False)
+        return made
 
     def _scaled(self, loss: Tensor, target: Tensor) -> Tensor:
         """Return what a micro-batch's backward pass starts from; the loss itself is remembered."""
@@ -225,7 +241,7 @@ class _Stage(PipelineStage):
     def _post_metadata_inference_cleanup(self) -> None:
         """Keep the gradients, which torch would clear: no pass has run to find shapes, and a step may have run others.
 
-        A new schedule is made within a step where its passes have unequal numbers of micro-batches.
+        A new schedule first runs within a step where its passes have unequal numbers of micro-batches.
         """
 
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from kernels.core.dtensor import local
 from train.build import build_mesh, build_model, build_optimizer
 from train.data.batch import Batch
+from train.parallel import pipeline
 from train.parallel.experts import Exchange
 from train.parallel.grad_norm import clip_factor, total_norm
 from train.parallel.parallel_model import ParallelModel
@@ -132,3 +133,26 @@ def _built(config: RunConfig, rank: int, ranks: int) -> Iterator[ParallelModel]:
         chunks = mock.patch.object(_fsdp_param, "_chunk_with_empty", Chunks)
         with even, chunks, Fake():
             yield build_model(config, mesh, device, fill=lambda module: None)
+
+
+def schedules_made(config: RunConfig, rank: int, ranks: int, steps: int) -> list[int]:
+    """Return the micro-batches of each schedule that one rank of a pipeline makes within so many steps, in order."""
+    made: list[int] = []
+
+    def counted(kind: type[Any]) -> Callable[..., Any]:
+        def make(stages: Any, count: int, **rest: Any) -> Any:
+            made.append(count)
+            return kind(stages, count, **rest)
+
+        return make
+
+    kinds = {name: counted(kind) for name, kind in pipeline._CLASSES.items()}
+    with _built(config, rank, ranks) as model, mock.patch.object(pipeline, "_CLASSES", kinds):
+        assert config.batch.tokens is not None
+        share = model.mesh.share(config.batch.tokens // config.data.sequence_length)
+        tokens = torch.zeros((len(share), config.data.sequence_length // model.mesh.axes.cp), dtype=torch.int64)
+        for _ in range(steps):
+            model.forward_backward(
+                Batch(tokens, tokens), float(tokens.numel()), LossScaler(model.device, 1.0, 1, False)
+            )
+    return made

@@ -11,9 +11,11 @@ import pytest
 
 from tests.train.parallel import pipelines, resumed
 from tests.train.parallel.cells import parallel
+from tests.train.parallel.fakes import schedules_made
 from tests.train.parallel.ranks import line
 from tests.train.parallel.test_parallel_parity import failures, table
 from train.spec.config import (
+    BatchConfig,
     BudgetConfig,
     CompileConfig,
     DataConfig,
@@ -62,6 +64,13 @@ def test_three_kinds_of_parallelism_at_once(tmp_path: Path, capsys: pytest.Captu
     with capsys.disabled():
         print("\n" + "\n".join(line(row) for row in rows))
     assert not failures(pipelines.EIGHT, rows)
+
+
+def test_passes_of_unequal_lengths_keep_their_schedules_from_step_to_step() -> None:
+    cut = parallel(pp=2, dp_shard=2, pp_schedule="gpipe", pp_micro_batches=2, micro_batch_sequences=1)
+    shape = DataConfig(vocab_size=64, sequence_length=32)
+    run = replace(config(layers=2), parallel=cut, data=shape, batch=BatchConfig(tokens=2 * 3 * 32))
+    assert schedules_made(run, rank=3, ranks=4, steps=2) == [1, 2], "each made in the first step"
 
 
 def config(layers: int = 8, vocab_size: int = 64, **changes: object) -> RunConfig:
