@@ -217,6 +217,19 @@ def test_switch_and_refusals_name_what_is_wrong() -> None:
             call()
 
 
+@pytest.mark.parametrize("shape", [(1 << 22,), (3000, 1001), (65537,)])
+def test_the_norm_of_long_gradients_is_exact_to_fp32(shape: tuple[int, ...]) -> None:
+    """A plain sum of so many squares in fp32 is 8e-5 off, one of a gradient in shards less: clipping would differ."""
+    long = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    short = torch.ones(3)
+    exact = torch.cat([long.double().flatten(), short.double()]).norm()
+    for gradients in ([short, long], [long.T if long.ndim > 1 else long, short]):
+        found = kernels.gradient_norm(gradients)
+        assert found.dtype == torch.float32 and abs(found.double() / exact - 1.0) < 1.2e-7
+    long.view(-1)[-1] = torch.inf
+    assert kernels.gradient_norm([short, long]).isinf()
+
+
 @pytest.mark.parametrize("elements", [0, 1, 7_400_000, 14_600_000, 150_000_000, 10**9])
 def test_blocks_of_many_tensors_keep_every_multiprocessor_busy(elements: int) -> None:
     span = span_of(elements, 132)
