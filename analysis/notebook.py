@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +35,18 @@ if TYPE_CHECKING:
     Runs = str | Path | pd.DataFrame
 
 COMMAND_ONLY = ("runs", "out", "report")
+TABLE = "table"
+"""What errors call a data frame, and the name of its study."""
 
 
-def load(runs: str | Path, **options: Any) -> pd.DataFrame:
+def load(runs: Runs, **options: Any) -> pd.DataFrame:
     """Return runs as a tidy frame: one row per run, including those that no fit uses, with the reason beside them.
 
     Parameters
     ----------
-    runs : str or Path
-        A study's folder ("runs/isoflop"), "mlflow:EXPERIMENT" or a file of runs (.csv, .tsv, .parquet, .jsonl).
+    runs : str, Path or DataFrame
+        A study's folder ("runs/isoflop"), "mlflow:EXPERIMENT", a file of runs (.csv, .tsv, .parquet, .jsonl), or a
+        frame with the columns of such a file.
     **options
         Keys of `python -m analysis.fit` that say how to read: columns, where, params, flop_rule, loss_unit, uri, ...
 
@@ -59,7 +63,7 @@ def load(runs: str | Path, **options: Any) -> pd.DataFrame:
     """
     from analysis.results.load import load_frame
 
-    return load_frame({**_asked(options), "runs": str(runs)})
+    return load_frame({**_asked(options), **_source(runs)})
 
 
 def fit(
@@ -83,9 +87,9 @@ def fit(
     ----------
     runs : str, Path or DataFrame
         A study's folder ("runs/isoflop"), "mlflow:EXPERIMENT", a file of runs (.csv, .tsv, .parquet, .jsonl), or a
-        frame as `load` returns it.
+        frame: with the columns of such a file, or as `load` returns it.
     form : str
-        The law of the loss, by name, by paper or as a formula: "chinchilla", "farseer", "E + A/N^a + B/D^b".
+        The law of the loss, by its name, paper or formula: "chinchilla", "hoffmann", "E + A/N^alpha + B/D^beta".
     approach : str
         "1" (envelope of learning curves), "2" (isoFLOP valleys), "3" (surface), some of them ("2,3"), or "all".
     loss : str
@@ -129,12 +133,25 @@ def fit(
 
     named = {"form": form, "approach": approach, "loss": loss, "interval": interval, "budget": budget}
     asked = _asked({**options, **named, "resamples": resamples, "seed": seed, "sensitivity": sensitivity})
-    if isinstance(runs, (str, Path)):
-        asked["runs"] = str(runs)
-        frame = load_frame(asked)
-    else:
-        frame = runs
+    source = _source(runs)
+    loaded = {"used", "drop_code"} <= set(getattr(source.get("table"), "columns", ()))
+    frame = source["table"] if loaded else load_frame({**asked, **source})
+    asked["runs"] = source["runs"] if "table" not in source else ""
     return StudyFit(*fitted(frame, asked), frame, asked)
+
+
+def _source(runs: Runs) -> dict[str, Any]:
+    """Return the options that say where runs are; ValueError for what is neither a name nor a data frame."""
+    if isinstance(runs, (str, Path)):
+        return {"runs": str(runs)}
+    import pandas as pd
+
+    if not isinstance(runs, pd.DataFrame):
+        raise ValueError(
+            f"runs={runs!r:.40} is neither a name nor a data frame: give runs/STUDY, mlflow:NAME, a file, or a frame "
+            "with the columns params, tokens, flops and loss"
+        )
+    return {"runs": TABLE, "table": runs}
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,7 +288,7 @@ class StudyFit:
         >>> fit.optimum(1e21)
         Optimum(1e21 FLOPs: N* 2.82B, D* 59.1B, loss 2.254, by the surface)
         """
-        if not 0.0 < budget < float("inf"):
+        if not isinstance(budget, Real) or not 0.0 < budget < float("inf"):
             raise ValueError(f"budget={budget}: a positive number of FLOPs is needed, such as 1e22")
         plan, why = (None, "one law is all there is") if self._parts is None else self._parts.recommended(float(budget))
         if plan is None:

@@ -37,8 +37,10 @@ def compare(fits: Sequence[LawFit]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    if not fits:
-        raise ValueError("compare needs at least one fit")
+    if not isinstance(fits, Sequence) or not fits or not all(isinstance(fit, LawFit) for fit in fits):
+        raise ValueError(
+            "compare needs a list of fits, such as [fit_law(runs, 'chinchilla'), fit_law(runs, 'farseer')]"
+        )
     first = fits[0]
     for fit in fits[1:]:
         if fit.nobs != first.nobs or not np.array_equal(fit.observed, first.observed):

@@ -37,8 +37,9 @@ def from_csv(
     need: Sequence[str] = REQUIRED,
     decimal: str = "auto",
     thin: int = 1,
+    table: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Return the frame of a foreign table: CSV, TSV, JSON lines or Parquet.
+    """Return the frame of a foreign table: CSV, TSV, JSON lines or Parquet, or a `table` that errors call `path`.
 
     `columns` maps our names to the file's, or to COLUMN*FACTOR; those of `need` have to be there, the others of COLUMNS
     are taken where they are, and further number columns are kept under their own names. `where` keeps the rows whose
@@ -56,7 +57,8 @@ def from_csv(
     """
     _refuse_twice(columns or {})
     named = [theirs for ours, theirs in (columns or {}).items() if ours in TEXT]
-    raw = foreign.mapped(tables.read(path, (*TEXT, *named), decimal), columns or {}, COLUMNS, path)
+    read = tables.read(path, (*TEXT, *named), decimal) if table is None else tables.tidied(table, path)
+    raw = foreign.mapped(read, columns or {}, COLUMNS, path)
     raw = large.thinned(foreign.filtered(raw, where or {}, path), thin).reset_index(drop=True)
     large.refuse_read(len(raw), path)
     loss_unit = _unit((columns or {}).get("loss", "loss"), loss_unit)

@@ -50,11 +50,21 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
         table = _load(path, name, frozenset(map(cased, text)), decimal)
     except UnicodeError:
         raise ValueError(f"runs={path} is not UTF-8 text; save it as .csv in UTF-8") from None
+    except ImportError:
+        raise ValueError(
+            f"runs={path}: reading .parquet needs pyarrow, which is not installed; pip install pyarrow, or save the "
+            "table as .csv"
+        ) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         hint = "; quote cells that hold the separator, or separate columns by ;" if "Expected" in first else ""
         raise ValueError(f"runs={path} cannot be read as {path.suffix.lstrip('.')}: {first}{hint}") from None
-    table.columns = pd.Index([str(column).strip() for column in table.columns])
+    return tidied(table, path)
+
+
+def tidied(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Return a table with trimmed column names and rows by number; ValueError if it has no row or no column names."""
+    table = table.set_axis([str(column).strip() for column in table.columns], axis=1)
     table = table.drop(columns=[c for c in table.columns if not c or c.startswith("Unnamed:")])
     if not len(table) or not len(table.columns):
         raise ValueError(f"runs={path} holds no row: a header and one line per run are needed")

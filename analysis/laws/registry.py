@@ -40,9 +40,11 @@ GONE = {
 
 
 def named(form: str | Form) -> Form:
-    """Return the form of this name, or the form itself; ValueError lists the names."""
+    """Return the form that a person wrote (see `resolve`), or the form itself; ValueError lists the names."""
     if not isinstance(form, str):
         return form
+    if (known := _known(form.strip().lower())) is not None:
+        return FORMS[known]
     if form not in FORMS:
         why = f" ({GONE[form]})" if form in GONE else ""
         raise ValueError(f"form={form!r} is not known{why}; use one of {', '.join(FORMS)}, or give a Form")
@@ -74,22 +76,28 @@ def resolve(text: str, curves: bool = False, key: str = "form") -> str:
     ('repeats', 'chinchilla')
     """
     plain = text.strip().lower()
-    squeezed = plain.replace(" ", "")
-    for name, form in FORMS.items():
-        if plain == name or squeezed == form.text.lower().replace(" ", ""):
-            return name
-    if plain in ALIASES and ALIASES[plain] in FORMS:
-        return ALIASES[plain]
+    if (known := _known(plain)) is not None:
+        return known
     if plain in ("multi_power", "multipower", "mpl", "multi-power"):
         if curves:
             return CURVES
         raise ValueError(f"form={text} is a law of learning curves: python -m analysis.fit form=multi_power fits it")
     if plain in GONE:
         raise ValueError(f"{key}={text} is not known: {GONE[plain]}")
-    near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.7)
     hint = f"; did you mean {key}={ALIASES.get(near[0], near[0])}?" if near else "."
     laws = "; ".join(f"{name}: {form.text}" for name, form in FORMS.items())
     raise ValueError(f"{key}={text} is not known{hint} The laws are {laws}")
+
+
+def _known(plain: str) -> str | None:
+    """Return the name of the law whose name, paper or formula this is, in small letters; None if there is none."""
+    squeezed = plain.replace(" ", "")
+    for name, form in FORMS.items():
+        if plain == name or squeezed == form.text.lower().replace(" ", ""):
+            return name
+    alias = ALIASES.get(plain)
+    return alias if alias in FORMS else None
 
 
 __all__ = [

@@ -60,7 +60,8 @@ KEYS = (RUNS, *FURTHER)
 def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.DataFrame:
     """Return the tidy frame (see :mod:`analysis.inputs.frame`) that these options name.
 
-    `need` are the columns that a file has to have, by default params, tokens, flops and loss.
+    `need` are the columns that a file has to have, by default params, tokens, flops and loss. The option `table` is a
+    data frame in place of the file that `runs` would name.
     """
     from analysis.inputs import frame
 
@@ -95,7 +96,8 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
         given = (options["uri"], runs.removeprefix("mlflow:"), options["params"] or "matmul")
         return _kept(study.from_mlflow(*given, unit or columns.LOSS_UNIT), options)
     path = Path(runs)
-    if tables.is_file(runs) or path.is_file():
+    table = options.get("table")
+    if table is not None or tables.is_file(runs) or path.is_file():
         what = "params, tokens, flops, loss or another column of ours on the left"
         return rows.from_csv(
             path,
@@ -109,6 +111,7 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
             need=need or columns.REQUIRED,
             decimal=options.get("decimal") or "auto",
             thin=max(1, int(options.get("thin") or 1)),
+            table=table,
         )
     if options["columns"]:
         raise ValueError(f"columns={options['columns']} is for files, and runs={runs} is not a file; leave it out")

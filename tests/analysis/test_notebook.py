@@ -169,6 +169,33 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     assert tied.law.form.name == "chinchilla_tied" and tied.result.resamples == 0
 
 
+def test_a_frame_is_read_as_a_file_with_its_columns_is() -> None:
+    table = pd.read_csv(RUNS)
+    by_file, by_frame = sa.load(RUNS), sa.load(table)
+    pd.testing.assert_frame_equal(by_frame.drop(columns="study"), by_file.drop(columns="study"))
+    assert table.columns.tolist() == ["params", "tokens", "flops", "loss"]
+    renamed = table.rename(columns={"loss": "val_loss"})
+    found = sa.fit(renamed, columns="loss:val_loss", resamples=0, sensitivity=False)
+    assert found.law.params.equals(sa.fit_law(table, resamples=0).params)
+    with pytest.raises(ValueError, match=r"table has no column 'loss'; map with perhaps columns=loss:val_loss"):
+        sa.fit(renamed)
+    with pytest.raises(ValueError, match="holds no row"):
+        sa.fit(pd.DataFrame())
+    wrong: Any = [1, 2]
+    with pytest.raises(ValueError, match=r"runs=\[1, 2\] is neither a name nor a data frame"):
+        sa.fit(wrong)
+    with pytest.raises(ValueError, match=r"budget=\[1\]: a positive number of FLOPs is needed"):
+        found.optimum([1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="compare needs a list of fits"):
+        sa.compare(table)  # type: ignore[arg-type]
+
+
+def test_a_law_goes_by_its_name_its_paper_and_its_formula() -> None:
+    table = pd.read_csv(RUNS)
+    names = {sa.fit_law(table, form, resamples=0).form.name for form in ("Hoffmann", "E + A/N^alpha + B/D^beta")}
+    assert names == {"chinchilla"}
+
+
 def test_where_one_law_is_all_there_is_no_size_is_recommended(tmp_path: Path) -> None:
     table = pd.read_csv(RUNS)[["flops", "loss"]].groupby("flops", as_index=False).min()
     table.to_csv(tmp_path / "frontier.csv", index=False)
