@@ -7,7 +7,6 @@ health.statistics_steps is above 0; they are counted alike in every run, whateve
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -184,7 +183,9 @@ def figure(runs: Sequence[Run]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.precision", description=(__doc__ or "").split("\n\n")[0])
+    from train.spec.command_line import Parser
+
+    parser = Parser(prog="python -m analysis.precision", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="folder of a study whose runs differ in precision")
     options = parser.parse_args(arguments)
     try:

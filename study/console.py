@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import runpy
 import sys
+from importlib.util import find_spec
 
 from study import __version__
 from study.commands import COMMANDS
@@ -51,7 +52,18 @@ def main() -> int:
         print(f"scaling-study: there is no command {name}: {hint}", file=sys.stderr)
         return 2
     sys.argv = [f"scaling-study {name}", *rest]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except ModuleNotFoundError as error:
+        lacking = (error.name or "").partition(".")[0]
+        if not lacking or find_spec(lacking) is not None:
+            raise
+        print(
+            f"scaling-study {name}: it needs the module {lacking}, which is not installed here: run pip install . in "
+            "the project's folder (requirements/laws.txt installs only what fitting laws needs)",
+            file=sys.stderr,
+        )
+        return 2
     return 0
 
 

@@ -153,13 +153,19 @@ def scientific(value: float) -> str:
     return f"{mantissa}e{int(exponent):+03d}"
 
 
+AS_TYPED = {"True": "true", "False": "false", "None": "null"}
+"""Values as Python prints them, and as they are typed."""
+
+
 def recognised(overrides: Iterable[str]) -> str:
     """Return a point's overrides in one line, numbers as 8e+10 where that is shorter: what differs stands in front."""
-    return " ".join(map(_brief, overrides))
+    return " ".join(dict.fromkeys(map(_brief, overrides)))
 
 
 def _brief(override: str) -> str:
     key, _, value = override.partition("=")
+    if value in AS_TYPED:
+        return f"{key}={AS_TYPED[value]}"
     try:
         short = scientific(float(value))
     except (ValueError, StopIteration):  # text, a list, or nan

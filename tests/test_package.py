@@ -135,6 +135,27 @@ def test_a_command_is_the_module_of_its_name(
     assert started == [(module, rest)]
 
 
+@pytest.mark.parametrize("lacking", ["no_such_module.part", "json"])
+def test_a_module_that_is_not_installed_is_said_in_a_line(
+    lacking: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("the import failed", name=lacking)
+
+    monkeypatch.setattr(runpy, "run_module", failing)
+    monkeypatch.setattr(sys, "argv", ["scaling-study", "sweep", "study=lr"])
+    if lacking == "json":  # it is there: the fault is another one
+        with pytest.raises(ModuleNotFoundError):
+            console.main()
+        return
+    assert console.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "scaling-study sweep: it needs the module no_such_module, which is not installed here: run pip"
+    )
+    assert said.count("\n") == 1
+
+
 def test_every_command_is_there_and_named_once() -> None:
     assert console.MODULES.keys() & COMMANDS.keys() == {"plan"}, "`plan memory` is told from `plan budget=…`"
     listed = [line.split("  ")[1] for line in console.usage().splitlines()[2:]]

@@ -97,14 +97,18 @@ def configured(file: str | None, assignments: Sequence[str], root: str | None) -
     """
     import yaml
 
+    from train.spec.yamlfile import why_unreadable
+
     mapping: Mapping[str, Any] = {}
     if file is not None:
         try:
             loaded = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ValueError(f"--config {file}: there is no such file") from None
+        except IsADirectoryError:
+            raise ValueError(f"--config {file} is a folder: name the file in it") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"--config {file} is not YAML: {error}") from None
+            raise ValueError(f"--config {file} is not YAML: {why_unreadable(error)}") from None
         mapping = _with_section(loaded, file)
     section = dict(mapping.get("data", {}))
     for assignment in assignments:

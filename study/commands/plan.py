@@ -34,7 +34,8 @@ class Plan(Protocol):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
-    parser.add_argument("what", metavar="WHAT", help="; ".join(f"{name}: {told}" for name, (_, told) in PLANS.items()))
+    names = f"{{{','.join(PLANS)}}}"
+    parser.add_argument("what", metavar=names, help="; ".join(f"{name}: {told}" for name, (_, told) in PLANS.items()))
     parser.add_argument(
         "words",
         metavar="KEY=VALUE",

@@ -149,7 +149,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
         lines.append(f"goes on from {found['parent']}")
     if found["branches"]:
         lines.append(f"{len(found['branches'])} points continue from it: {' '.join(found['branches'][:6])}")
-    lines += ["", *_attempts(found["attempts"])]
+    lines += ["", *_attempts(found["attempts"], status.state == PointState.RUNNING)]
     lines += ["", *_checkpoints(found["checkpoints"])]
     lines += [*(f"  | {line}" for line in status.error[-6:])]
     where = found["mlflow"]
@@ -175,7 +175,7 @@ def _differs(found: Mapping[str, Any]) -> str:
     return said.format("the first config of the study's latest command")
 
 
-def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def _attempts(found: Sequence[Mapping[str, Any]], running: bool) -> list[str]:
     if not found:
         return ["no attempt yet"]
     lines, rows = ["attempts:"], []
@@ -183,7 +183,7 @@ def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:
         took = one["seconds"]
         if took is None and one["started"] is not None:
             took = max(0.0, time.time() - float(one["started"]))
-        end = one["ended"] or "no end written"
+        end = one["ended"] or ("running" if running and one is found[-1] else "no end recorded")
         end += f" ({one['kind'].replace('_', ' ')})" if one["kind"] and one["kind"] != one["ended"] else ""
         nodes = ",".join(one["nodes"][:4]) + ("…" if len(one["nodes"]) > 4 else "")
         spent = "" if took is None else duration(float(took))

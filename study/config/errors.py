@@ -55,6 +55,8 @@ def from_hydra(error: BaseException) -> str:
         known = [*valid_keys(), *(part.path for part in sections())]
         if not found[1].startswith("hydra.") and found[1] not in known:
             return unknown_key(found[1])
+    if found := re.search(r"Cannot find primary config '([^']+)'", text):
+        return f"--config-name={found[1]}: there is no such config; --config-dir DIR names the folder that holds it"
     if "OverrideParse" in type(error).__name__:
         return unreadable(str(getattr(error, "override", "")))
     return _first_lines(text)
@@ -105,6 +107,9 @@ def _suggestion(path: str) -> str:
     leaf, section = path.rsplit(".", 1)[-1], path.rpartition(".")[0]
     names = {part.path for part in sections() if part.path}
     inside = [key for key in keys if key.rpartition(".")[0] == section] if section in names else []
+    longer = [key for key in inside if key.startswith(f"{path}_")]
+    if longer:
+        return f"did you mean {' or '.join(longer)}?"
     near = difflib.get_close_matches(leaf, [key.rsplit(".", 1)[-1] for key in inside], n=1, cutoff=0.5)
     if near:
         return f"did you mean {section}.{near[0]!s}?"

@@ -50,7 +50,7 @@ def split(argv: Sequence[str]) -> Arguments:
         name = word.partition("=")[0]
         known = (*WITH_VALUE, *HYDRAS_OWN, *OURS)
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) if len(name) > 2 else []
             raise ValueError(f"unknown option {name}" + (f": did you mean {near[0]}?" if near else ": see --help"))
         options.append(word)
         if word in WITH_VALUE:

@@ -37,6 +37,8 @@ class Summary:
     left: float | None
     loss: float | None
     loss_of: str
+    loss_kind: str = "loss"
+    """Of completed runs the validation's, "loss"; while none has one, "training loss" of those under way."""
 
     def line(self, stage: str) -> str:
         """Return the line: stage, runs done, running, failed, loss so far, time left."""
@@ -47,7 +49,7 @@ class Summary:
         ]
         parts = [f"{self.counts.get(PointState.COMPLETED, 0)}/{self.total} done", *others]
         if self.loss is not None:
-            parts.append(f"loss {self.loss:.3f} ({self.loss_of})")
+            parts.append(f"{self.loss_kind} {self.loss:.3f} ({self.loss_of})")
         if self.left:
             parts.append(f"about {duration(self.left)} left")
         return f"[{duration(self.elapsed)}] {stage}: " + ", ".join(parts)
@@ -78,7 +80,9 @@ def summarise(statuses: Sequence[PointStatus], pace: Pace, begun: float, now: fl
     """Return the study in one line."""
     counts = Counter(status.state for status in statuses)
     share, left = pace.left(statuses, now)
-    shown = [s for s in statuses if s.loss is not None and s.state in (PointState.RUNNING, PointState.COMPLETED)]
+    known = [s for s in statuses if s.loss is not None]
+    validated = [s for s in known if s.state == PointState.COMPLETED]
+    shown = validated or [s for s in known if s.state == PointState.RUNNING]
     lowest = min(shown, key=lambda s: s.loss or 0.0, default=None)
     return Summary(
         counts=Counter[str](counts),
@@ -88,6 +92,7 @@ def summarise(statuses: Sequence[PointStatus], pace: Pace, begun: float, now: fl
         left=left if any(not s.ended for s in statuses) else 0.0,
         loss=lowest.loss if lowest else None,
         loss_of=lowest.key if lowest else "",
+        loss_kind="loss" if validated else "training loss",
     )
 
 

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or {"-h", "--help", "help"} & set(words):
         print(HELP)
-        return 0
+        return 0 if words else 2
     try:
         options = parse(words)
         table = read_table(options.curves)

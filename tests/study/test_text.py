@@ -134,6 +134,8 @@ def test_an_encoding_without_a_character_fails_no_command(monkeypatch: pytest.Mo
         (("model.width=64", "budget.flops=80000000000.0"), "model.width=64 budget.flops=8e+10"),
         (("budget.tokens=2000000", "seed=1234567"), "budget.tokens=2e+06 seed=1234567"),
         (("optim.lr=0.000025", "optim.lr=0.003"), "optim.lr=2.5e-05 optim.lr=0.003"),
+        (("model.width=32", "model.width=32", "seed=1"), "model.width=32 seed=1"),
+        (("model.qk_norm=False", "cluster.partition=None"), "model.qk_norm=false cluster.partition=null"),
         (("data.name=1e", "a=nan", "b=[100000,200000]"), "data.name=1e a=nan b=[100000,200000]"),
     ],
 )

@@ -61,8 +61,12 @@ def import_model(source: Path, out: Path) -> str:
     """
     try:
         config = json.loads((source / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{source / 'config.json'} cannot be read: {error}") from None
+    except FileNotFoundError:
+        raise ValueError(f"source={source} has no config.json: name the folder of a Hugging Face model") from None
+    except OSError as error:
+        raise ValueError(f"{source / 'config.json'} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{source / 'config.json'} is not JSON: {error}") from None
     model = architecture.from_hub(config)
     length = int(config.get("max_position_embeddings") or 2048)
     resolve_model(model, length)

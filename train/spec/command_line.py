@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import NoReturn
 
@@ -10,6 +11,9 @@ from train.spec.interrupts import WRONG
 
 _MISSING = "the following arguments are required: "
 _UNKNOWN = "unrecognized arguments: "
+_NO_NUMBER = re.compile(r"argument (\S+): invalid (int|float) value: (.*)")
+_NO_CHOICE = re.compile(r"argument (\S+): invalid choice: (.*?) \(choose from (.*)\)")
+_NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,8 +30,20 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_MISSING):
             many = {name for action in self._actions if action.nargs == "*" for name in (action.metavar, action.dest)}
             names = [name for name in message.removeprefix(_MISSING).split(", ") if name not in many]
-            message = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
+            message = f"{' and '.join(map(_title, names))} {'is' if len(names) == 1 else 'are'} missing"
         elif message.startswith(_UNKNOWN):
             message = f"there is no {message.removeprefix(_UNKNOWN)}"
+        elif found := _NO_NUMBER.fullmatch(message):
+            message = f"{found[1]} {found[3]} is not allowed: {_NUMBERS[found[2]]} is needed"
+        elif found := _NO_CHOICE.fullmatch(message):
+            of = "" if found[1].startswith("{") else f"{found[1]} "
+            message = f"{of}{found[2]} is not allowed: choose one of {found[3].replace(chr(39), '')}"
+        elif message.startswith("argument {"):
+            message = message.partition(": ")[2]
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ").replace(" [-h]", "")
         return f"{message}; usage: {usage}"
+
+
+def _title(name: str) -> str:
+    """Return what an argument is called in a sentence: its choices, where its name lists them."""
+    return f"one of {name[1:-1].replace(',', ', ')}" if name.startswith("{") else name

@@ -31,6 +31,14 @@ def dump(value: Any, **options: Any) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 
 
+def why_unreadable(error: Exception) -> str:
+    """Return what is wrong with a text that is not YAML, in one line: the problem and its place."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if problem and mark is not None:
+        return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+    return " ".join(str(error).split())
+
+
 def read_mapping(path: Path, of: str = "sections (model, data, budget, ...)") -> dict[str, Any]:
     """Return the mapping in a YAML file; ValueError that names the file where there is none. of: what it should be."""
     try:
@@ -40,7 +48,7 @@ def read_mapping(path: Path, of: str = "sections (model, data, budget, ...)") ->
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder: name the file in it, as {path}/config.yaml") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not YAML that is read: {error}") from None
+        raise ValueError(f"{path} is not YAML: {why_unreadable(error)}") from None
     if not isinstance(mapping, dict):
         raise ValueError(f"{path} holds no mapping of {of}")
     return mapping

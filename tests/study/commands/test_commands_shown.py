@@ -228,7 +228,7 @@ def test_the_time_left_follows_the_compute_done_since_the_first_look() -> None:
     pace = Pace({"a": 100.0, "b": 300.0})
     begin = [status("a", "completed"), status("b", "running", 0, 5.0)]
     assert summarise(begin, pace, 0.0, 0.0).left is None, "what was done before says nothing of the speed now"
-    later = [status("a", "completed", loss=2.0), status("b", "running", 50, 4.0)]
+    later = [status("a", "completed", loss=2.0), status("b", "running", 50, 1.9)]
     summary = summarise(later, pace, 0.0, 30.0)
     assert summary.share == pytest.approx(0.625)
     assert summary.left == pytest.approx(30.0)
@@ -245,7 +245,7 @@ def test_the_panel_shows_each_running_point_on_a_line_of_its_own(monkeypatch: py
         panel.update([slow, status("b", "completed")])
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
-    assert lines[0] == "s  [0 s] train: 1/2 done, 1 running, loss 3.250 (aaa)"
+    assert lines[0] == "s  [0 s] train: 1/2 done, 1 running, training loss 3.250 (aaa)"
     assert lines[2].split()[:2] == ["aaa", "seed=1"]
     assert lines[2].split()[-4:] == ["40", "%", "loss", "3.250"]
     assert lines[3] == "slow: aaa: rank 3 on n2 takes 2.0 x"

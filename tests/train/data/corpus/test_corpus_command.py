@@ -84,7 +84,11 @@ def test_settings_from_file_and_command_line(tmp_path: Path) -> None:
     [
         ("model: {width: 3}", [], "has no section `data:`"),
         ("- 1", [], "has no section `data:`"),
-        ("a: [", [], "is not YAML"),
+        (
+            "a: [",
+            [],
+            "config.yaml is not YAML: expected the node content, but found '<stream end>' in line 1, column 5",
+        ),
         ("data: {nam: x}", [], "unknown key 'data.nam': did you mean 'data.name'"),
         ("data: {source: '???'}", [], "data.source is missing"),
         ("data: {source: ''}", [], "data.source is missing"),

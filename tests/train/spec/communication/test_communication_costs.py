@@ -215,7 +215,7 @@ GOOD = (MEASURED / "h200_x4.yaml").read_text()
         ("{level: nvlink, collective: all_reduce, ranks: 4, size: 4096", "{level: net, collective: all_reduce, "
          "ranks: 4, size: 4096", "points[0].level='net' is not allowed: choose one of nvlink"),
         ("copy: 4.27e+12", "copy: -1", "compute.copy=-1 is not allowed: more than 0"),
-        ("levels:", "levels: [", "is not YAML that is read"),
+        ("levels:", "levels: [", "is not YAML"),
     ],
 )  # fmt: skip
 def test_a_broken_profile_is_told_by_key_and_value(old: str, new: str, said: str, tmp_path: Path) -> None:
