@@ -83,9 +83,7 @@ def _print(result: Fit, folder: Path, page: Path | None) -> None:
     from analysis.text import terminal
 
     for check in result.checks:
-        option = "=" in check.advice.split(" ", 1)[0]  # what to type stays as it is typed
-        advice = check.advice if option else check.advice[:1].upper() + check.advice[1:]
-        terminal.show(f"{check.level:<8} {check.code}: {check.message}. {advice}.")
+        terminal.show(str(check))
     also = "" if page is None else f", {page.name}"
     print(f"wrote    {folder / 'fit.json'}, runs.csv{also} ({used(result)})\n")
     fields: Mapping[str, object] = to_json(result)

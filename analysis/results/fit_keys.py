@@ -41,7 +41,7 @@ def _delta(key: Key, text: str) -> str:
 
 KEYS = (
     *load.KEYS,
-    Key("form", "law of the loss, by name, by paper or as a formula (see analysis.compare forms=list)", "chinchilla"),
+    Key("form", "law of the loss, by name, paper or formula (analysis.compare forms=list lists them)", "chinchilla"),
     Key("approach", "1 (envelope of learning curves), 2 (isoFLOP valleys), 3 (surface), or all", APPROACHES, _approach),
     Key("loss", "loss function on log residuals; linear: squared plain residuals", "huber", choices=tuple(LOSSES)),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001", _delta),

@@ -21,6 +21,12 @@ class Check:
     advice: str
     level: str = "warning"
 
+    def __str__(self) -> str:
+        """Return the finding in one line: level, code, what was found, what to do."""
+        option = "=" in self.advice.split(" ", 1)[0]  # what to type stays as it is typed
+        advice = self.advice if option else self.advice[:1].upper() + self.advice[1:]
+        return f"{self.level:<8} {self.code}: {self.message}. {advice}."
+
 
 @dataclass(frozen=True)
 class Dropped:
