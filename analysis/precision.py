@@ -183,19 +183,25 @@ def figure(runs: Sequence[Run]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    from train.spec.command_line import Parser
-
-    parser = Parser(prog="python -m analysis.precision", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("folder", type=Path, help="folder of a study whose runs differ in precision")
-    options = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return 0
+    if len(words) != 1 or words[0].startswith("-"):
+        given = (
+            f"{words[0]!r} is no folder" if words and words[0].startswith("-") else f"{len(words)} folders are given"
+        )
+        print(f"analysis.precision: {given}: name that of one study, such as runs/precision", file=sys.stderr)
+        return 2
+    folder = Path(words[0])
     try:
-        runs = read(options.folder)
+        runs = read(folder)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"analysis.precision: {error}", file=sys.stderr)
         return 2
     table = markdown(rows(runs))
-    (options.folder / "precision.svg").write_text(figure(runs), encoding="utf-8")
-    (options.folder / "precision.md").write_text(f"{table}\n![losses](precision.svg)\n", encoding="utf-8")
+    (folder / "precision.svg").write_text(figure(runs), encoding="utf-8")
+    (folder / "precision.md").write_text(f"{table}\n![losses](precision.svg)\n", encoding="utf-8")
     print(table)
     return 0
 

@@ -67,6 +67,8 @@ def from_system(error: OSError) -> str | None:
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where}{error.strerror}: make room, then run the same command again"
+    if error.errno == errno.EEXIST:
+        return f"{where}it is a file where a folder is needed: name another"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return f"{where}{error.strerror}: changing a study writes there; status, show, logs and cost only read"
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP):

@@ -77,3 +77,11 @@ def test_the_command_writes_table_and_figure(study: Path, capsys: pytest.Capture
 def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
     assert "no runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "said"), [([], "0 folders are given"), (["--fast"], "'--fast' is no folder")])
+def test_other_words_than_a_folder_are_told_in_a_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"analysis.precision: {said}: name that of one study, such as runs/precision\n"
