@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,9 +88,24 @@ def submit(
 
 
 def words(*overrides: str, sweep: Mapping[str, Sequence[object]] | None = None) -> list[str]:
-    """Return the words of the command line."""
-    lists = [f"{key}={','.join(map(str, values))}" for key, values in (sweep or {}).items()]
+    """Return the words of the command line; ValueError for what is no word, or a key without values."""
+    for override in overrides:
+        if not isinstance(override, str):
+            raise ValueError(f"{override!r} is no override: give texts, such as 'study=isoflop'")
+    lists = []
+    for key, values in (sweep or {}).items():
+        listed = [] if isinstance(values, str) or not isinstance(values, Iterable) else [*map(_word, values)]
+        if not listed:
+            raise ValueError(f"sweep: {key}={values!r} is no list of values: give one or more in [ ]")
+        lists.append(f"{key}={','.join(listed)}")
     return [*overrides, *lists, *(["-m"] if lists and "-m" not in overrides else [])]
+
+
+def _word(value: object) -> str:
+    """Return a value as it is typed on the command line."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:

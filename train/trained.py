@@ -89,8 +89,10 @@ class TrainedModel:
 
         `temperature` 0 takes the likeliest token every time; `top_k` draws from so many likeliest ones. The same seed
         gives the same text on the same machine. It ends where the sequences that were trained on end. ValueError for a
-        prompt as long as that, or a temperature below 0.
+        prompt as long as that, a temperature below 0, or no token to make.
         """
+        if tokens < 1:
+            raise ValueError(f"tokens={tokens} is not allowed: 1 or more")
         if temperature < 0 or (top_k is not None and top_k < 1):
             raise ValueError(f"temperature={temperature}, top_k={top_k}: 0 or more and 1 or more are needed")
         begun = self._begun(prompt)
@@ -144,7 +146,7 @@ def load_checkpoint(run: str | Path, step: int | None = None, device: str = "cpu
     Raises
     ------
     ValueError
-        There is no such run, or it has no such checkpoint.
+        There is no such run, it has no such checkpoint, or there is no such device.
 
     Examples
     --------
@@ -152,6 +154,10 @@ def load_checkpoint(run: str | Path, step: int | None = None, device: str = "cpu
     >>> model = train.load_checkpoint("runs/isoflop/KEY")  # doctest: +SKIP
     >>> model.sample("def main(", tokens=100, temperature=0.8, top_k=50)  # doctest: +SKIP
     """
+    if str(device).partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"device={str(device)!r} is not allowed: cpu, cuda or cuda:NUMBER")
+    if str(device) != "cpu" and not torch.cuda.is_available():
+        raise ValueError(f"device={str(device)!r}: torch sees no GPU here: use cpu")
     place = Path(run)
     if not (place / "config.yaml").is_file():
         raise ValueError(f"{place} is no run (no config.yaml): give runs/STUDY/KEY")

@@ -56,6 +56,24 @@ def test_a_sweep_is_the_command_with_its_lists(commands: list[list[str]], tmp_pa
     assert commands[-1] == ["study=smoke", "dry_run=true"]
 
 
+def test_values_of_a_sweep_are_typed_as_on_the_command_line() -> None:
+    values: dict[str, Sequence[object]] = {
+        "model.qk_norm": [True, False],
+        "model.kv_heads": [None, 2],
+        "seed": range(2),
+    }
+    made = ["model.qk_norm=true,false", "model.kv_heads=null,2", "seed=0,1", "-m"]
+    assert notebook.words(sweep=values) == made
+    wrong: tuple[Any, ...] = ([], "64", 64)
+    for value in wrong:
+        sweep: Any = {"model.width": value}
+        with pytest.raises(ValueError, match=r"sweep: model.width=.* is no list of values"):
+            notebook.words(sweep=sweep)
+    override: Any = 5
+    with pytest.raises(ValueError, match="5 is no override: give texts"):
+        notebook.words(override)
+
+
 def test_what_the_command_says_is_wrong_is_raised() -> None:
     with pytest.raises(ValueError, match=r"^unknown option --confg-name: did you mean --config-name\?$"):
         notebook.submit("study=smoke", "--confg-name=x", show=None)

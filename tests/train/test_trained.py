@@ -93,6 +93,8 @@ def test_a_seed_gives_the_same_text_again(loaded: TrainedModel) -> None:
         loaded.sample("word " * length)
     with pytest.raises(ValueError, match="temperature=-1"):
         loaded.sample(temperature=-1.0)
+    with pytest.raises(ValueError, match="tokens=0 is not allowed"):
+        loaded.sample(tokens=0)
 
 
 def test_what_is_not_there_is_named(run: tuple[Path, Transformer], tmp_path: Path) -> None:
@@ -100,3 +102,5 @@ def test_what_is_not_there_is_named(run: tuple[Path, Transformer], tmp_path: Pat
         train.load_checkpoint(tmp_path)
     with pytest.raises(ValueError, match="has no complete checkpoint of step 8"):
         train.load_checkpoint(run[0], step=8)
+    with pytest.raises(ValueError, match="device='gpu' is not allowed: cpu, cuda or cuda:NUMBER"):
+        train.load_checkpoint(run[0], device="gpu")
