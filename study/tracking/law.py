@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from analysis.text import numbers
@@ -11,6 +11,29 @@ from analysis.text import numbers
 LAW_GROUPS = ("law/", "optimum/", "backtest/")
 OPTIMUM = {"budget_flops": "flops", "params": "params", "tokens": "tokens", "tokens_per_param": "tokens_per_param"}
 """Keys of the recommendation that are N*, D* and what they are of, under the names that they have in MLflow."""
+
+
+def _loss(value: object) -> str:
+    return numbers.number(value, 4)
+
+
+SHOWN: Mapping[str, tuple[str, Callable[[object], str]]] = {
+    "law/a": ("a: N\\* grows as C^a", numbers.number),
+    "law/b": ("b: D\\* grows as C^b", numbers.number),
+    "law/runs_used": ("runs that the fit used", numbers.count),
+    "law/runs_total": ("runs in all", numbers.count),
+    "optimum/flops": ("next run: budget [FLOPs]", numbers.scientific),
+    "optimum/params": ("next run: parameters N\\*", numbers.amount),
+    "optimum/tokens": ("next run: tokens D\\*", numbers.amount),
+    "optimum/tokens_per_param": ("next run: tokens per parameter", numbers.number),
+    "optimum/loss": ("next run: expected loss", _loss),
+    "backtest/predicted": ("backtest: predicted loss", _loss),
+    "backtest/observed": ("backtest: observed loss", _loss),
+    "backtest/relative_error": ("backtest: error", numbers.signed),
+    "backtest/mean_abs_relative_error": ("backtest: mean error of runs without signs", numbers.percent),
+    "backtest/extrapolation_factor": ("backtest: compute beyond its fit", numbers.factor),
+}
+"""What a metric is in words, and how a person reads its numbers; other constants go by their own names."""
 
 
 def law_metrics(fit: Mapping[str, Any]) -> dict[str, float]:
@@ -31,7 +54,7 @@ def law_words(fit: Mapping[str, Any]) -> dict[str, str]:
 
 
 def formula(fit: Mapping[str, Any]) -> str:
-    """Return the law with its numbers in it, `L = 2.25 + 265/N^0.884 + 15/D^0.334`; "" for another form.
+    """Return the law with its numbers in it, `L = 2.25 + 265/N^0.884 + 15.0/D^0.334`; "" for another form.
 
     A constant that is not identified stays a letter.
     """
@@ -40,22 +63,27 @@ def formula(fit: Mapping[str, Any]) -> str:
         return ""
     identified = fit.get("identified") or {}
     said = {
-        name: f"{float(known[name]):.3g}" if (identified.get(name) or {}).get("identified", True) else name
+        name: numbers.number(float(known[name])) if (identified.get(name) or {}).get("identified", True) else name
         for name in ("E", "A", "B", "alpha", "beta")
     }
     return "L = {E} + {A}/N^{alpha} + {B}/D^{beta}".format(**said)
 
 
 def table(fit: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the numbers for a person: name, value, interval ("" where there is none)."""
+    """Return the numbers for a person, as the report writes them: what, value, interval ("" where there is none)."""
     found = law_metrics(fit)
-    rows = []
+    rows = {}
     for name, value in found.items():
         if not name.endswith(("_low", "_high")):
-            low, high = found.get(f"{name}_low"), found.get(f"{name}_high")
-            interval = "" if low is None or high is None else f"{numbers.brief(low)} to {numbers.brief(high)}"
-            rows.append((name, numbers.brief(value, 4), interval))
-    return [*rows, *_unknown(fit)] if rows else []
+            word, show = SHOWN.get(name, (name.partition("/")[2], numbers.number))
+            interval = numbers.interval((found.get(f"{name}_low"), found.get(f"{name}_high")), show)
+            rows[name] = (word, show(value), "" if interval == numbers.MISSING else interval)
+    if not rows:
+        return []
+    rows |= _unknown(fit)
+    order = [f"law/{name}" for name in {**(fit.get("params") or {}), **(fit.get("derived") or {})}]
+    first = {name: rows[name] for name in order if name in rows}
+    return list({**first, **rows}.values())
 
 
 def backtest(fit: Mapping[str, Any]) -> str:
@@ -65,17 +93,17 @@ def backtest(fit: Mapping[str, Any]) -> str:
     if not isinstance(error, int | float) or not math.isfinite(error):
         return ""
     where = f" at {numbers.flops(budget)}" if budget else ""
-    return f"backtest {abs(error) * 100:.2g} % too {'high' if error > 0 else 'low'}{where}"
+    return f"backtest {numbers.percent(abs(error))} too {'high' if error > 0 else 'low'}{where}"
 
 
-def _unknown(fit: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the constants that the runs do not tell, with the bound that they do tell."""
-    words = {"upper": "at most", "lower": "at least"}
+def _unknown(fit: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
+    """Return the rows of constants that the runs do not tell, with the bound that they do tell."""
+    rows = {}
     for name, said in (fit.get("identified") or {}).items():
         if not said.get("identified", True) and name in {**(fit.get("params") or {}), **(fit.get("derived") or {})}:
-            limit, side = said.get("limit"), words.get(str(said.get("side")))
-            bound = f"{side} {numbers.brief(limit, 4)}" if side and limit is not None else ""
-            yield f"law/{name}", "not identified", bound
+            word, _ = SHOWN.get(f"law/{name}", (name, numbers.number))
+            rows[f"law/{name}"] = (word, "not identified", numbers.one_sided(said.get("side"), said.get("limit")))
+    return rows
 
 
 def _numbers(fit: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -99,15 +99,17 @@ def may_replace(note: str) -> bool:
     return not note.strip() or SIGNED in note
 
 
-def links(experiment: str, parent: str, report: str = "") -> str:
-    """Return the ways from an experiment's description to its pages; `report`: its path among the parent's artifacts.
+def links(experiment: str, parent: str, report: str = "", *, law: bool = True) -> str:
+    """Return the ways from an experiment's description to its pages.
+
+    report: its path among the parent's artifacts. law: whether there is one to show.
 
     The first line of a description is all that MLflow shows until it is opened.
     """
     found = {
         "Runs": page("", experiment).lstrip("/"),
         "Charts": page("", experiment, charts=True).lstrip("/"),
-        "Law": page("", experiment, key=LAW_KEY).lstrip("/"),
+        **({"Law": page("", experiment, key=LAW_KEY).lstrip("/")} if law else {}),
         "Summary": run_page(experiment, parent),
         **({"Report": artifact_page(experiment, parent, report)} if report else {}),
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from study.records.metric_names import DERIVED, LOG_FLOPS, TOKENS
 from study.records.point import Point
+from study.status.states import PointState
 from study.storage.files import tail
 from study.storage.layout import RunFolder
 from study.storage.secrets import Redact
@@ -214,12 +215,14 @@ def _pages(experiment: str, name: str, run: RunFolder, facts: Facts) -> dict[str
 def _values(totals: Mapping[str, float], before: Mapping[str, float], facts: Facts, position: Position) -> list[Value]:
     """Return what a run is and came to as values of its last step, as far as that is not sent.
 
-    Its tokens are values of every record, and log10 of its FLOPs of every validation: not sent twice for a step.
+    Its tokens are values of every record, and log10 of its FLOPs of every validation: not sent twice for a step. A run
+    that diverged ended after its last record, so its tokens are sent then.
     """
     last = max(position.steps.values(), default=0)
     step = int((facts.outcome or {}).get("step") or last)
     stamp = facts.ended or facts.started or 0
-    double = {TOKENS} if position.steps else set()
+    later = facts.state == PointState.DIVERGED and step > last
+    double = {TOKENS} if position.steps and not later else set()
     double |= {LOG_FLOPS} if step == position.steps.get("validation") else set()
     all_of_it = facts.outcome is not None  # charts join the values of a step
     return [

@@ -15,7 +15,7 @@ from study.tracking.facts import Facts
 from study.tracking.mlflow_view import SIGNED, artifact_page, links, run_page
 
 MOST_BUDGETS = 16
-MOST_CHECKS = 6
+MOST_CHECKS = 20
 MOST_NAMED = 12
 ERROR_LETTERS = 3000
 SUMMED = (names.TOKENS, names.FLOPS, names.GPU_HOURS, names.CORE_HOURS)
@@ -74,7 +74,7 @@ def headline(study: Study) -> str:
         f"{numbers.number(whole[name])} {WORDS[name]}" for name in (names.GPU_HOURS, names.CORE_HOURS) if name in whole
     ]
     said = ", ".join(part for part in (*best, study.states, *cost) if part)
-    ways = links(study.experiment, study.parent, REPORT if study.report else "")
+    ways = links(study.experiment, study.parent, REPORT if study.report else "", law=bool(law.table(study.fit or {})))
     found = law.formula(study.fit or {})
     error = law.backtest(study.fit or {})
     line = " — ".join(part for part in (said, ways, f"{found}{f' ({error})' if found and error else ''}") if part)
@@ -113,8 +113,8 @@ def run_note(
     sizes = [
         f"{show(found[name])} {word}"
         for name, show, word in (
-            (names.PARAMS, numbers.count, "matmul parameters"),
-            (names.TOKENS, numbers.count, "tokens"),
+            (names.PARAMS, numbers.amount, "matmul parameters"),
+            (names.TOKENS, numbers.amount, "tokens"),
             (names.TOKENS_PER_PARAM, numbers.number, "tokens per parameter"),
             (names.FLOPS, numbers.number, "FLOPs"),
             (names.GPU_HOURS, numbers.number, "GPU-hours"),
@@ -132,7 +132,8 @@ def run_note(
 
 def _health(outcome: Mapping[str, Any]) -> str:
     """Return what a run that diverged went through before, in words."""
-    words = {"skipped_steps": "skipped steps", "spikes": "spikes", "rollbacks": "rollbacks"}
+    skipped = "steps skipped because loss or gradient norm was not finite"
+    words = {"skipped_steps": skipped, "spikes": "spikes", "rollbacks": "rollbacks"}
     found = [
         f"{value} {words[name]}" for name, value in (outcome.get("health") or {}).items() if value and name in words
     ]
@@ -144,7 +145,8 @@ def _quoted(text: str) -> str:
 
 
 def _cost(found: Mapping[str, float]) -> str:
-    said = [f"{numbers.number(found[name], 4)} {word}" for name, word in WORDS.items() if name in found]
+    show = {names.TOKENS: numbers.amount}
+    said = [f"{show.get(name, numbers.number)(found[name])} {word}" for name, word in WORDS.items() if name in found]
     return f"**Cost**: {', '.join(said)} · " if said else ""
 
 
@@ -160,7 +162,7 @@ def _next(best: Mapping[str, Any]) -> str:
     if any(numbers.finite(value) is None for value in wanted):
         return ""
     budget, params, tokens = (float(value) for value in wanted if value is not None)
-    size = f"{numbers.count(params)} parameters on {numbers.count(tokens)} tokens"
+    size = f"{numbers.amount(params)} parameters on {numbers.amount(tokens)} tokens"
     return f"train next: {size} for {numbers.flops(budget)}"
 
 
@@ -169,7 +171,7 @@ def _constants(fit: Mapping[str, Any]) -> str:
     if not rows:
         return ""
     level = f"{float(fit['confidence']):.0%} interval" if fit.get("confidence") else "interval"
-    lines = ["**Constants**", "", f"| | value | {level} |", "|---|---|---|"]
+    lines = ["**Constants, next run and backtest**", "", f"| | value | {level} |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {value} | {interval} |" for name, value, interval in rows)])
 
 
@@ -200,8 +202,8 @@ def _best(experiment: str, rows: Iterable[Row]) -> str:
     ]
     for budget in sorted(best)[-MOST_BUDGETS:]:
         row = best[budget]
-        sizes = [row.totals.get(name) for name in (names.PARAMS, names.TOKENS, names.TOKENS_PER_PARAM)]
-        said = " | ".join("" if value is None else numbers.count(value) for value in sizes)
+        shown = {names.PARAMS: numbers.amount, names.TOKENS: numbers.amount, names.TOKENS_PER_PARAM: numbers.number}
+        said = " | ".join(show(row.totals[name]) if name in row.totals else "" for name, show in shown.items())
         link = f"[{row.name}]({run_page(experiment, row.run)})"
         spent = numbers.scientific(budget, 3) if budget else "any"
         lines.append(f"| {spent} | {link} | {row.totals[names.FINAL]:.5g} | {said} |")
@@ -209,6 +211,15 @@ def _best(experiment: str, rows: Iterable[Row]) -> str:
 
 
 def _checks(fit: Mapping[str, Any]) -> str:
-    found = [check for check in fit.get("checks") or () if check.get("level") in ("warning", "error")]
-    lines = [f"- {check.get('message', '')}: {check.get('advice', '')}" for check in found[:MOST_CHECKS]]
-    return "\n".join(["**What the fit warns of**", "", *lines]) if lines else ""
+    """Return errors and warnings with their advice, errors first; the report has all of them."""
+    found = [
+        check for level in ("error", "warning") for check in fit.get("checks") or () if check.get("level") == level
+    ]
+    lines = [f"- {_sentence(check.get('message'))} {_sentence(check.get('advice'))}" for check in found[:MOST_CHECKS]]
+    more = [f"- … and {len(found) - MOST_CHECKS} more, in the report"] if len(found) > MOST_CHECKS else []
+    return "\n".join(["**What the fit warns of**", "", *lines, *more]) if lines else ""
+
+
+def _sentence(text: object) -> str:
+    said = str(text or "").strip().rstrip(".")
+    return f"{said[:1].upper()}{said[1:]}." if said else ""

@@ -58,9 +58,12 @@ def test_constants_optimum_and_backtest_with_intervals_are_metrics() -> None:
         "optimum/tokens": 1.64e6,
         "backtest/relative_error": 0.018,
     }
-    assert ("law/E", "2.251", "2.1 to 2.45") in table(FIT)
-    assert ("law/A", "265", "") in table(FIT)
-    assert ("law/B", "not identified", "at most 20") in table(FIT), "what is not known is said, with what is"
+    assert ("E", "2.25", "2.10 to 2.45") in table(FIT)
+    assert ("A", "265", "at least 6.40") in table(FIT)
+    assert ("B", "not identified", "at most 20.0") in table(FIT), "what is not known is said, with what is"
+    assert [row[0] for row in table(FIT)][:5] == ["E", "A", "B", "alpha", "beta"], "unknown ones in their place"
+    assert ("next run: parameters N\\*", "20.4K", "10.0K to 30.0K") in table(FIT), "as the report writes them"
+    assert ("backtest: error", "+1.80 %", "") in table(FIT)
     assert table({"params": {"E": math.nan}, "identified": {"E": {"identified": False}}}) == []
 
 
@@ -73,7 +76,7 @@ def test_a_fit_without_a_law_says_what_it_has(fit: dict[str, Any]) -> None:
 
 
 def test_the_formula_has_its_numbers() -> None:
-    assert formula(FIT | {"identified": {}}) == "L = 2.25 + 265/N^0.884 + 15/D^0.334"
+    assert formula(FIT | {"identified": {}}) == "L = 2.25 + 265/N^0.884 + 15.0/D^0.334"
     assert formula(FIT) == "L = 2.25 + 265/N^0.884 + B/D^0.334", "what is not known stays a letter"
 
 
@@ -91,16 +94,21 @@ def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() 
         "**Law**: L = 2.25 + 265/N^0.884 + B/D^0.334 · backtest 1.8 % too high at 1.6e10 FLOPs"
         " · train next: 20.4K parameters on 1.64M tokens for 3.2e11 FLOPs"
     )
-    assert second == "**Cost**: 2.000 GPU-hours, 2e9 FLOPs · **Points**: 4 completed"
-    assert "| law/E | 2.251 | 2.1 to 2.45 |" in text
+    assert second == "**Cost**: 2.00 GPU-hours, 2e9 FLOPs · **Points**: 4 completed"
+    assert "| E | 2.25 | 2.10 to 2.45 |" in text
     assert "| 4e9 | [w16](#/experiments/7/runs/r2?workflowType=machine_learning) | 2.6 |" in text
     assert "| 8e9 | [w32](" in text
     assert "w8" not in text
-    heads = ("**Best runs**", "| law/E |", "**What the fit warns of**")
+    heads = ("**Best runs**", "| E |", "**What the fit warns of**")
     assert [text.index(head) for head in heads] == sorted(text.index(head) for head in heads)
     assert "Went wrong" not in text
-    assert "- few sizes: add some" in text
+    assert "- Few sizes. Add some." in text
     assert "fine" not in text
+    many = [{"level": "warning", "message": f"w{i}", "advice": "x"} for i in range(25)]
+    many.append({"level": "error", "message": "no answer", "advice": "add runs"})
+    text = note(Study("7", "p", rows, "4 completed", {**FIT, "checks": many}))
+    assert text.index("- No answer. Add runs.") < text.index("- W0. X."), "errors first, however many warnings"
+    assert "- … and 6 more, in the report" in text
 
 
 def test_the_line_above_the_table_has_the_result_and_the_ways_to_all_pages() -> None:
@@ -110,7 +118,7 @@ def test_the_line_above_the_table_has_the_result_and_the_ways_to_all_pages() -> 
     assert "[Report](#/experiments/7/runs/p/artifacts/report/report.html?workflowType=machine_learning) — L = " in line
     assert line.endswith("B/D^0.334 (backtest 1.8 % too high at 1.6e10 FLOPs)")
     without = headline(Study("7", "p", [], "2 pending")).splitlines()[0]
-    assert without.startswith("2 pending — [Runs](") and "Report" not in without
+    assert without.startswith("2 pending — [Runs](") and "Report" not in without and "Law" not in without
 
 
 def test_what_a_run_takes_over_from_another_counts_once() -> None:
@@ -124,13 +132,14 @@ def test_what_a_run_takes_over_from_another_counts_once() -> None:
 def test_a_run_says_what_it_reached_and_why_it_went_wrong() -> None:
     found = {"final_loss": 2.5, "best_loss": 2.5, "params_matmul": 4104.0, "tokens": 2e6, "flops": 8e10}
     good = run_note(Facts("completed"), found, {})
-    assert good.startswith("**completed** · final loss **2.5** · 4.1K matmul parameters · 2M tokens · 8e10 FLOPs\n")
+    assert good.startswith("**completed** · final loss **2.5** · 4.10K matmul parameters · 2.00M tokens · 8e10 FLOPs\n")
     bad = Facts("failed", why="exit code 1", error="Traceback\nValueError: boom")
     text = run_note(bad, {"best_loss": 3.1}, {"trial": "4", "rung": "2000"})
     assert text.startswith("**failed** · trial 4, rung 2000 · best loss **3.1**\n\nexit code 1\n\n")
     assert "    Traceback\n    ValueError: boom\n" in text
     gone = {"step": 17, "health": {"skipped_steps": 5, "spikes": 0}}
-    assert "\n\nAt step 17, after 5 skipped steps\n\n" in run_note(Facts("diverged", outcome=gone), {}, {})
+    text = run_note(Facts("diverged", outcome=gone), {}, {})
+    assert "\n\nAt step 17, after 5 steps skipped because loss or gradient norm was not finite\n\n" in text
     assert run_note(bad, {}, {}, {"stderr.txt": "#/x"}).startswith("**failed** · [stderr.txt](#/x)\n\nexit")
     wrong = note(Study("7", "p", [Row("w8", "r9", None, {}, "failed")], "1 failed"))
     assert "**Went wrong**: [w8](#/experiments/7/runs/r9?workflowType=machine_learning) failed" in wrong

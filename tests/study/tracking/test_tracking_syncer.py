@@ -500,6 +500,21 @@ def test_every_run_has_what_it_is_and_came_to(tmp_path: Path) -> None:
     assert failed["flops"] > 6 * failed["params_matmul"] * 5 * 128
 
 
+def test_a_run_that_diverged_after_its_last_record_has_its_tokens(tmp_path: Path) -> None:
+    """Its skipped steps have no record: the column of tokens would else fall short of its FLOPs and its description."""
+    made = make_study(tmp_path / "runs" / "s", 1)
+    start_run(made.run(0))
+    append(made.run(0), 1, 5)
+    complete(made.run(0), "diverged")
+    store = FakeStore()
+    one = syncer(made, store)
+    one.sync()
+    one.sync()
+    (run,) = (run for run in store.runs.values() if "point_key" in run.tags)
+    tokens = sorted((value.step, value.value) for value in run.values if value.name == "tokens")
+    assert tokens == [*((step, 128.0 * step) for step in range(1, 6)), (100, 12800.0)], "each of them once"
+
+
 def test_a_study_of_the_earlier_names_gets_the_grouped_ones_too(tmp_path: Path) -> None:
     """Parameters cannot change in a store, and values cannot be taken back; a name that a person gave stays."""
     made, store = populate(tmp_path / "runs" / "s"), FakeStore()
