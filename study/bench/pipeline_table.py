@@ -17,7 +17,7 @@ from train.spec.pipeline_schedule.trace import Measured
 NEAR = 0.03
 """How near a simulated idle share has to come to a measured one."""
 DRAWS = 200
-"""Steps that are simulated with drawn times."""
+"""Steps that are simulated, each of drawn ones."""
 LITTLE = 0.10
 """An idle share up to which a pipeline is taken to be full."""
 
@@ -64,8 +64,8 @@ class Row:
 class Found:
     """A pipeline as measured, in its median step, beside simulations with the times of other steps.
 
-    simulated_share, simulated_ms: in the median of steps whose times are drawn from those; even_share: where every pass
-    and message takes its median.
+    simulated_share, simulated_ms: in the median of steps that are each put together of one of those of every rank;
+    even_share: where every pass and message takes its median.
     """
 
     schedule: str
@@ -80,8 +80,8 @@ class Found:
 
 def found_of(layout: ParallelConfig, count: int, measured: Measured) -> Found:
     """Return what was measured beside what simulations make of it."""
-    times = measured.observed.drawn(random.Random(0))
-    drawn = [simulate(layout, count, times) for _ in range(DRAWS)]
+    draw = random.Random(0)
+    drawn = [simulate(layout, count, measured.observed.drawn(draw)) for _ in range(DRAWS)]
     return Found(
         schedule=layout.pp_schedule,
         micro_batches=count,

@@ -1,7 +1,8 @@
-"""What passes, messages and the time between passes took in steps that ran: their medians, and draws of them.
+"""What passes, messages and the time between passes took in steps that ran: their medians, and draws of whole steps.
 
 A pipeline waits for its slowest rank at every turn, so passes that vary leave it more idle than passes that all take
-their median. Draws keep how much each time varies; that the times of one step are alike, they do not.
+their median. Times of one step are alike, as a rank is slow for a while: so all that a rank does in a step is drawn at
+once. That two ranks of one step may be slow together, draws do not keep.
 """
 
 from __future__ import annotations
@@ -18,66 +19,98 @@ from train.spec.pipeline_schedule.simulation import Timed, Timeline, Times
 
 
 @dataclass(frozen=True)
-class Observed:
-    """Times of every pass by stage and kind, of messages to a rank that waited for one, and between passes [ms]."""
+class RankStep:
+    """A step of one rank: times of its passes, of messages for which it was free already, and between passes [ms]."""
 
-    passes: Mapping[tuple[int, Kind], tuple[float, ...]]
-    messages: tuple[float, ...]
-    between: tuple[float, ...]
+    passes: Mapping[Pass, float]
+    messages: tuple[float, ...] = ()
+    between: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The steps of each rank, in the order of the ranks."""
+
+    ranks: tuple[tuple[RankStep, ...], ...]
 
     def usual(self, layout: ParallelConfig) -> Times:
         """Return the medians."""
-        usual = {key: statistics.median(values) for key, values in self.passes.items()}
+        passes: dict[tuple[int, Kind], list[float]] = {}
+        for step in (step for rank in self.ranks for step in rank):
+            for one, took in step.passes.items():
+                passes.setdefault((one.stage, one.kind), []).append(took)
+        usual = {key: statistics.median(values) for key, values in passes.items()}
 
         def of(kind: Kind, half: bool = False) -> tuple[float, ...]:
             stages = range(layout.pp * stages_per_rank(layout))
             return tuple(usual[s, kind] if (s, kind) in usual else usual[s, Kind.BACKWARD] * half / 2 for s in stages)
 
         forward, inputs, weights = of(Kind.FORWARD), of(Kind.INPUT, half=True), of(Kind.WEIGHT, half=True)
-        return Times(forward, inputs, weights, statistics.median(self.messages), statistics.median(self.between))
+        every = [step for rank in self.ranks for step in rank]
+        return Times(forward, inputs, weights, statistics.median(_messages(every)), statistics.median(_between(every)))
 
     def drawn(self, draw: random.Random) -> DrawnTimes:
-        """Return times that are drawn from these, each time that one is asked for."""
-        return DrawnTimes(self, draw)
+        """Return the times of a step that is put together of one step of each rank, drawn from these."""
+        every = [step for rank in self.ranks for step in rank]
+        steps = [draw.choice(rank) for rank in self.ranks]
+        passes = {one: took for step in steps for one, took in step.passes.items()}
+        return DrawnTimes(passes, _messages(steps, every), _between(steps, every), draw)
+
+
+def _messages(*choices: Sequence[RankStep]) -> tuple[float, ...]:
+    """Return the times of messages in the first of these steps that have any."""
+    return next((found for steps in choices if (found := tuple(t for s in steps for t in s.messages))), (0.0,))
+
+
+def _between(*choices: Sequence[RankStep]) -> tuple[float, ...]:
+    """Return the times between passes in the first of these steps that have any."""
+    return next((found for steps in choices if (found := tuple(t for s in steps for t in s.between))), (0.0,))
 
 
 @dataclass(frozen=True)
 class DrawnTimes:
-    """Times of passes and messages, each drawn from those observed."""
+    """Times of one step: of each pass as it was, of messages and between passes each drawn from these."""
 
-    observed: Observed
+    passes: Mapping[Pass, float]
+    messages: tuple[float, ...]
+    between: tuple[float, ...]
     draw: random.Random
 
     def of(self, one: Pass) -> float:
-        """Return how long a pass of that stage and kind took once."""
-        return self.draw.choice(self.observed.passes[one.stage, one.kind])
+        """Return how long a pass took."""
+        return self.passes[one]
 
     def to_other_rank(self) -> float:
         """Return how long a message took once."""
-        return self.draw.choice(self.observed.messages)
+        return self.draw.choice(self.messages)
 
     def to_next_pass(self) -> float:
         """Return how long a rank once took between two passes."""
-        return self.draw.choice(self.observed.between)
+        return self.draw.choice(self.between)
 
 
 def observe(steps: Sequence[Timeline], layout: ParallelConfig) -> Observed:
     """Return the times of some steps of a pipeline."""
-    passes: dict[tuple[int, Kind], list[float]] = {}
-    for step in steps:
-        for timed in (one for rank in step.ranks for one in rank):
-            passes.setdefault((timed.one.stage, timed.one.kind), []).append(timed.end - timed.start)
-    waits = [wait for step in steps for wait in _waits(step, layout)]
-    messages, between = (
-        tuple(max(0.0, wait.took) for wait in waits if wait.message is which) or (0.0,) for which in (True, False)
-    )
-    return Observed({key: tuple(values) for key, values in passes.items()}, messages, between)
+    by_step = [_rank_steps(step, layout) for step in steps]
+    return Observed(tuple(zip(*by_step, strict=True)))
+
+
+def _rank_steps(step: Timeline, layout: ParallelConfig) -> list[RankStep]:
+    found = []
+    for number, rank in enumerate(step.ranks):
+        waits = [wait for wait in _waits(step, layout) if wait.rank == number]
+        messages, between = (
+            tuple(max(0.0, wait.took) for wait in waits if wait.message is which) for which in (True, False)
+        )
+        found.append(RankStep({timed.one: timed.end - timed.start for timed in rank}, messages, between))
+    return found
 
 
 @dataclass(frozen=True)
 class _Wait:
     """How long a rank stood before a pass: for a message that was sent when it was free, or with all that it needed."""
 
+    rank: int
     message: bool
     took: float
 
@@ -90,9 +123,9 @@ def _waits(step: Timeline, layout: ParallelConfig) -> Iterator[_Wait]:
         for place, timed in enumerate(rank):
             source = _source(timed, every, layout)
             if source is None and place:
-                yield _Wait(False, timed.start - free)
+                yield _Wait(timed.rank, False, timed.start - free)
             elif source is not None and source.end >= free:
-                yield _Wait(True, timed.start - source.end)
+                yield _Wait(timed.rank, True, timed.start - source.end)
             free = timed.end
 
 
