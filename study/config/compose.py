@@ -130,7 +130,8 @@ class HydraSource:
 
     def is_group(self, name: str) -> bool:
         """Return whether there is a group of that name on the search path."""
-        return bool(self._loader.get_group_options(name, results_filter=None))
+        # Asked itself, the loader copies the repository and parses its search path anew for every name.
+        return bool(self._loader.repository.get_group_options(name, results_filter=None))
 
 
 def check(plain: Mapping[str, Any]) -> StudyConfig:

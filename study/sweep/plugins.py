@@ -12,7 +12,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -27,6 +27,8 @@ from study.sweep import former_rules
 from study.sweep.submit import submit
 
 NAMESPACE = "hydra_plugins.scaling_study"
+DECIDE = ("search", "study", "search.name")
+"""Keys and groups that say whether a command is a search."""
 
 
 def register() -> None:
@@ -118,7 +120,8 @@ class StudySweeper(Sweeper):
         from study.search.from_overrides import domains, is_search
 
         assert self._composer is not None
-        named = [_line(o) for o in parsed if o.key_or_group in ("search", "study", "search.name")]
+        # With all groups that are the same in every point, as these are composed anyway.
+        named = [_line(o) for o in parsed if o.key_or_group in DECIDE or (_is_fixed(o) and "." not in o.key_or_group)]
         if not is_search((self._composer.plain(named).get("search") or {}).get("name")):
             return None
         from study.workers.pool import start
@@ -189,6 +192,11 @@ def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
                 f"give {key}=a,b,c or {key}=range(start,stop,step)"
             )
     return list(dict.fromkeys(itertools.product(*lists.values())))
+
+
+def _is_fixed(override: Override) -> bool:
+    """Return whether an override sets what is there to one value."""
+    return override.type is OverrideType.CHANGE and not override.is_sweep_override()
 
 
 def _line(override: Override) -> str:
