@@ -1,8 +1,9 @@
 """A trainer that starts in a moment, for tests of what runs it: `STUDY_TRAINER=<what trainer() returns>`.
 
-A process that has imported what every trainer imports listens at a socket. What is started asks it for a fork of
-itself, which runs `python -m train.run` in the asker's folder, with its environment and output; the asker hands on
-signals and ends as the fork does. If the asker is killed, so is the fork.
+A process that has imported what every trainer imports, as a fork of the one that tests of the trainer use, listens at a
+socket. What is started asks it for a fork of itself, which runs `python -m train.run`, or a module that stands for it,
+in the asker's folder, with its environment and output; the asker hands on signals and ends as the fork does. If the
+asker is killed, so is the fork.
 """
 
 from __future__ import annotations
@@ -12,43 +13,52 @@ import functools
 import json
 import os
 import select
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
+import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.warm import Started
 
 MOST = 1 << 17
 """Size of a request, nearly all of it an environment [bytes]."""
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+BEGIN_SECONDS = 300.0
+
+
+def trainer(module: str = "train.run") -> str:
+    """Return the command that stands for `python -m module`; what it asks runs as long as this process."""
+    place, _ = _serving()
+    return f"{sys.executable} -S -E {__file__} {place} {module}"
 
 
 @functools.cache
-def trainer() -> str:
-    """Return the command that stands for `python -m train.run`; what it asks runs as long as this process."""
-    from tests.forked import LOADED, USED
+def _serving() -> tuple[Path, Started]:
+    """Return the socket at which trainers are asked for, and who listens there."""
+    import atexit  # what is imported here who asks does not need: it begins sooner
+    import shutil
+    import tempfile
+
+    from tests.forked import trainers
 
     place = Path(tempfile.mkdtemp(prefix="trainer-")) / "socket"
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listening.bind(str(place))
-    listening.listen(64)
-    words = [sys.executable, "-m", "tests.warm_trainer", "serve", str(listening.fileno()), *USED, *LOADED]
-    subprocess.Popen(
-        words,
-        cwd=Path(__file__).resolve().parents[1],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,  # at its end when this process is
-        pass_fds=[listening.fileno()],
-    )
-    listening.close()
-    return f"{sys.executable} -S -E {__file__} {place}"
+    atexit.register(shutil.rmtree, place.parent, ignore_errors=True)
+    root, environment = Path(__file__).resolve().parents[1], {**os.environ, "OMP_NUM_THREADS": "1"}
+    server = trainers().start("tests.warm_trainer", "serve", str(place), cwd=root, env=environment)
+    end = time.monotonic() + BEGIN_SECONDS
+    while not place.exists():
+        assert server.poll() is None and time.monotonic() < end, "no trainer can be asked for"
+        time.sleep(0.01)
+    return place, server
 
 
 class Server:
-    """Forks for everyone who asks at a socket; leaves when standard input ends."""
+    """Forks for everyone who asks at a socket; who started it ends it, and all forks end with it."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
@@ -58,8 +68,6 @@ class Server:
         """Return, in each fork, what that is to run."""
         while True:
             for descriptor in self._ready():
-                if descriptor == 0:
-                    self._leave()
                 if descriptor == self._listening.fileno():
                     asked = self._begun()
                     if asked is not None:
@@ -72,7 +80,7 @@ class Server:
     def _ready(self) -> list[int]:
         waiting = select.poll()
         askers = [asker.fileno() for _, asker in self._forks.values()]
-        for descriptor in (0, self._listening.fileno(), *self._forks, *askers):
+        for descriptor in (self._listening.fileno(), *self._forks, *askers):
             waiting.register(descriptor, select.POLLIN)
         return [descriptor for descriptor, _ in waiting.poll()]
 
@@ -85,6 +93,9 @@ class Server:
             return None
         pid = os.fork()
         if pid == 0:
+            import ctypes
+
+            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             for number, end in zip((1, 2), ends, strict=True):
@@ -111,12 +122,6 @@ class Server:
             if asker.fileno() == descriptor:
                 os.kill(pid, signal.SIGKILL)
 
-    def _leave(self) -> NoReturn:
-        for pid, _ in self._forks.values():
-            os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(Path(self._listening.getsockname()).parent)
-        os._exit(0)
-
 
 def _tell(asker: socket.socket, number: int) -> None:
     """Send a number to who asked, if that is still there."""
@@ -124,14 +129,14 @@ def _tell(asker: socket.socket, number: int) -> None:
         asker.send(str(number).encode())
 
 
-def ask(place: str, words: list[str]) -> int:
+def ask(place: str, module: str, words: list[str]) -> int:
     """Have the command run; return its exit code, or end by the signal that ended it."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(place)
     early: list[int] = []
     for number in HANDED_ON:
         signal.signal(number, lambda number, _: early.append(number))
-    request = {"words": words, "cwd": str(Path.cwd()), "env": dict(os.environ)}
+    request = {"module": module, "words": words, "cwd": str(Path.cwd()), "env": dict(os.environ)}
     socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
     pid = int(connection.recv(100))
 
@@ -156,14 +161,20 @@ def main() -> None:
     import importlib
     import runpy
 
-    listening = socket.socket(fileno=int(sys.argv[2]))
+    from tests.forked import LOADED, USED
+
     # Ctrl-C is for who started this. Blocked, not ignored: one that a fork gets before it can take it is kept for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     gc.disable()
-    for name in sys.argv[3:]:
+    for name in (*USED, *LOADED):  # there already, where this is a fork
         importlib.import_module(name)
     gc.freeze()  # or the collector of each fork has the memory of all modules copied
     gc.enable()
+    place = Path(sys.argv[2])
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(place.with_suffix(".new")))
+    listening.listen(64)
+    place.with_suffix(".new").rename(place)  # who finds it is heard
     asked = Server(listening).serve()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -171,12 +182,12 @@ def main() -> None:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
-    sys.argv = ["train.run", *asked["words"]]
-    runpy.run_module("train.run", run_name="__main__", alter_sys=True)
+    sys.argv = [asked["module"], *asked["words"]]
+    runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         main()
     else:
-        sys.exit(ask(sys.argv[1], sys.argv[2:]))
+        sys.exit(ask(sys.argv[1], sys.argv[2], sys.argv[3:]))

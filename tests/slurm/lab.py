@@ -7,7 +7,7 @@ import random
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -100,7 +100,15 @@ class Lab:
 
     def with_trainer(self, name: str, **variables: object) -> Lab:
         """Return a lab whose jobs run trainers/<name>.py instead of the trainer, with these variables set."""
-        command = shlex.join([sys.executable, str(TRAINERS / f"{name}.py")])
+        return self._with_command(shlex.join([sys.executable, str(TRAINERS / f"{name}.py")]), variables)
+
+    def with_warm_trainer(self, name: str, **variables: object) -> Lab:
+        """Return the same, but it begins in a moment, as a fork of a process that has imported torch."""
+        if torch.cuda.is_available():  # a process that was forked has no GPU
+            return self.with_trainer(name, **variables)
+        return self._with_command(trainer(f"tests.slurm.trainers.{name}"), variables)
+
+    def _with_command(self, command: str, variables: Mapping[str, object]) -> Lab:
         more = {"STUDY_TRAINER": command, **{key: str(value) for key, value in variables.items()}}
         return replace(self, variables=tuple({**dict(self.variables), **more}.items()))
 

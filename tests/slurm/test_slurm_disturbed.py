@@ -89,12 +89,15 @@ Start = Callable[..., Disturbed]
 
 @pytest.fixture
 def start(lab: Lab) -> Start:
-    """Return a function that submits a run that will wait `seconds` in each step from the third on."""
+    """Return a function that submits a run that will wait `seconds` in each step from the third on.
 
-    def submit(study: str, seconds: float, *overrides: str) -> Disturbed:
+    Its process is fresh, as what is killed outright should be, or `warm`.
+    """
+
+    def submit(study: str, seconds: float, *overrides: str, warm: bool = False) -> Disturbed:
         slow = lab.folder / f"{study}.slow"
         slow.write_text(str(seconds), encoding="utf-8")
-        slowed = lab.with_trainer("slow", SLOW=slow)
+        slowed = (lab.with_warm_trainer if warm else lab.with_trainer)("slow", SLOW=slow)
         slowed.sweep(f"study.name={study}", *TINY, "runtime.checkpoint_seconds=0", *overrides)
         return Disturbed(slowed, study, slow)
 
@@ -156,10 +159,10 @@ def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, 
 
 
 def test_time_limit_with_and_without_a_warning(start: Start, undisturbed: dict[str, float]) -> None:
-    warned = start("warned", 4, "cluster.time_minutes=1")
+    warned = start("warned", 4, "cluster.time_minutes=1", warm=True)
     # 18 minutes of steps: however late a busy SLURM is to end it, it does not complete first.
-    stopped = start("stopped", 60, "cluster.time_minutes=1", "cluster.signal_seconds=0")
-    by_hand = start("by_hand", 4, "cluster.time_minutes=1", "retry=never")
+    stopped = start("stopped", 60, "cluster.time_minutes=1", "cluster.signal_seconds=0", warm=True)
+    by_hand = start("by_hand", 4, "cluster.time_minutes=1", "retry=never", warm=True)
     assert by_hand.ended() == ("FAILED", "75:0"), "told in time, it saved a checkpoint and ended by itself"
     warned.speed_up()
     assert by_hand.lab.point("by_hand")["state"] == "time_limit"
