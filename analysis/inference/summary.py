@@ -92,7 +92,7 @@ def summary(fit: InferredLaw, checks: Sequence[Check]) -> Summary:
         ("AICc, AIC, BIC", f"{fit.aicc:.2f}, {fit.aic:.2f}, {fit.bic:.2f}"),
         ("starts that agree", f"{numbers.percent(evidence.agree_share)} of {evidence.starts}"),
         ("basins", str(len(evidence.basins))),
-        ("relative gradient", f"{evidence.gradient_norm:.1e}"),
+        ("relative gradient", numbers.scientific(evidence.gradient_norm)),
         ("intervals", f"{100 * fit.confidence:g} %, {fit.interval_method}"),
     )
     ends, spread = fit.conf_int(), fit.bse

@@ -170,7 +170,7 @@ def _constants(fit: Mapping[str, Any]) -> str:
     rows = law.table(fit)
     if not rows:
         return ""
-    level = f"{float(fit['confidence']):.0%} interval" if fit.get("confidence") else "interval"
+    level = f"{100 * float(fit['confidence']):g} % interval" if fit.get("confidence") else "interval"
     lines = ["**Constants, next run and backtest**", "", f"| | value | {level} |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {value} | {interval} |" for name, value, interval in rows)])
 

@@ -10,7 +10,7 @@ from typing import Any
 from study.planning.memory.question import Subject
 from study.planning.memory.sheet import Answer, Variant
 from study.planning.memory.together import Together
-from study.text import WIDTH, aligned, human
+from study.text import WIDTH, aligned, human, percent
 from train.spec.accounting import held
 from train.spec.accounting.step import COMPONENTS
 from train.spec.axes import MESH_AXES
@@ -274,7 +274,7 @@ def _policies(answer: Answer) -> Table:
         kept = parts.get("activations", 0) + parts.get("recomputed block", 0)
         more = one.recomputed / answer.flops.training
         rows.append(
-            (one.name, gb(kept), gb(one.sheet.needed), human(one.recomputed), f"{more:.1%}", _fits(one, answer))
+            (one.name, gb(kept), gb(one.sheet.needed), human(one.recomputed), percent(more, 1), _fits(one, answer))
         )
     head = ("policy", "activations", "needed", "recomputed", "of a step", "fits")
     return Table("Checkpointing, GB on the fullest GPU and FLOPs of a token", head, tuple(rows))
