@@ -10,7 +10,6 @@ not compared. The curve is written however the training ends, also when `--secon
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import itertools
 import json
@@ -24,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from train.spec.command_line import Parser
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.manifest import folder, read_manifest
@@ -190,9 +190,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Prepare, train and compare; return the trainer's exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.convergence", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = Parser(prog="python -m benchmarks.convergence", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("text", type=Path, help="folder of text files, see benchmarks.convergence_text")
     parser.add_argument("run", type=Path, nargs="?", default=Path("runs/convergence"), help="the run's folder")
     parser.add_argument("--seconds", type=float, help="longest that training may take [s]")

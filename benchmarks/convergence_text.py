@@ -7,13 +7,13 @@ machine without network can be given it.
 
 from __future__ import annotations
 
-import argparse
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from train.data.corpus.clean import digest, left_out_by_content
 from train.data.corpus.source_files import list_environment
+from train.spec.command_line import Parser
 
 WORDS, RULES = 96, 6
 _MASK = (1 << 64) - 1
@@ -73,9 +73,7 @@ def write_environment(folder: Path, megabytes: float) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.convergence_text", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = Parser(prog="python -m benchmarks.convergence_text", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path, help="a new folder; FOLDER.tar.xz is written beside it")
     parser.add_argument("megabytes", type=float, nargs="?", default=150.0, help="most text to write [MB]")
     options = parser.parse_args()

@@ -8,7 +8,6 @@ sacct is missing, and what one gets without asking for duplicates. Goal: within 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -24,6 +23,7 @@ from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.install import unavailable
 from tests.slurm.lab import TINY, Lab, prepare, write_text
+from train.spec.command_line import Parser
 
 GOAL = 0.01
 GPUS = 2
@@ -32,7 +32,7 @@ AFTER_SECONDS = 5.0
 
 def main() -> int:
     """Print the comparison; 1 if `study cost` is off by more than 1 %."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = Parser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--points", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long one run takes [s]")
     options = parser.parse_args()

@@ -43,6 +43,7 @@ from benchmarks.peers.zero_step import TRACED
 from benchmarks.peers.zero_trace import figures
 from benchmarks.trainer_peers import run
 from train.spec import mesh
+from train.spec.command_line import Parser
 from train.spec.communication.cluster import ClusterProfile, read_profile
 from train.spec.communication.step import step_messages
 
@@ -165,7 +166,7 @@ def due(row: Row, options: argparse.Namespace) -> bool:
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command's words. ValueError for a row or a set-up that there is not."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="benchmarks.deepspeed_zero3"
     )
     parser.add_argument("--setups", nargs="*", default=list(zero_rows.SETUPS), metavar="NAME", help="none: all")

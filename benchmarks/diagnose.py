@@ -10,7 +10,6 @@ HTA's are of its process and the children of that, without imports.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 
 from study.diagnosis.of_traces import diagnose, read_traces
+from train.spec.command_line import Parser
 
 STEPS = 5
 EVENTS_A_PAIR = 8
@@ -33,7 +33,7 @@ print(json.dumps([sum(os.times()[:4]) - began, float(found.iloc[0]["comp_comm_ov
 
 def main() -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = Parser(description=__doc__.split("\n")[0])
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--hta", metavar="PYTHON", help="interpreter that has HolisticTraceAnalysis")
     options = parser.parse_args()

@@ -29,6 +29,7 @@ from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.daemons import Daemons
 from tests.slurm.install import unavailable
 from tests.slurm.lab import Lab, prepare, write_text
+from train.spec.command_line import Parser
 
 SLURM = (
     "SlurmdTimeout=10",
@@ -71,7 +72,7 @@ FAULTS = {**OF_RUNS, **OF_ALL}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description="Faults, and what became of them.")
+    parser = Parser(prog="python -m benchmarks.faults", description="Faults, and what became of them.")
     parser.add_argument("--tries", type=int, default=2, help="runs that each fault is done to")
     parser.add_argument("--only", nargs="+", default=[], help="these faults only: " + ", ".join(FAULTS))
     parser.add_argument("--at-once", type=int, default=3, help="studies that faults are done to at the same time")

@@ -8,7 +8,6 @@ learn. Prints the mean loss [nats/token] of the last tenth of the steps, and som
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from benchmarks.peers.ours import fill
 from benchmarks.peers.rows import SHAPES
 from train.build import device_of
 from train.runtime.distributed import World
+from train.spec.command_line import Parser
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.resolve import resolve
@@ -65,7 +65,7 @@ def losses(shape: str, run: str, steps: int, sequences: int, root: Path) -> list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shape", default="150m", choices=list(SHAPES))
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--sequences", type=int, default=16)

@@ -8,7 +8,6 @@ there while the guard was made; those of `_guard_held_out` were written down aft
 
 from __future__ import annotations
 
-import argparse
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.random import FullRuns
+from train.spec.command_line import Parser
 
 Floats = NDArray[np.float64]
 Workload = Callable[[np.random.Generator], Floats]
@@ -199,7 +199,7 @@ def _summary(rows: Mapping[str, Floats], budgets: Sequence[int]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--workers", type=int, nargs="*", default=[8])

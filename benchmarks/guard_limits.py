@@ -15,7 +15,6 @@ the gain that the same has with all of the budget.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks._guard_held_out import CONFIGURATIONS, R
 from benchmarks.guard_families import FAMILIES
+from train.spec.command_line import Parser
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -84,7 +84,7 @@ def least(places: Places, scores: Sequence[Floats], stake: float) -> tuple[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = Parser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--draws", type=int, default=1000)
     draws = parser.parse_args().draws
     print(f"Regret over random search's with {BUDGET} trainings, where all that selection finds is worthless\n")

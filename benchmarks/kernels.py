@@ -26,6 +26,7 @@ from torch import Tensor
 import kernels
 from benchmarks._kernels_timing import Case, Timed, Variant, Witness, measure, tensors
 from kernels.core.launch_table import Launch, override
+from train.spec.command_line import Parser
 
 BYTES, FLOPS = 4.3e12, 790e12
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -440,7 +441,7 @@ def row(case: Case, name: str, timed: Timed, ratio: float | None) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only cases whose name has this in it; several with |")
     parser.add_argument("--small", action="store_true", help="tiny sizes, on any device: tests the script")
     parser.add_argument("--json", type=Path, help="where the figures go, by default results/kernels.json")

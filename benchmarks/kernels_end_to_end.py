@@ -22,13 +22,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.trainer_peers import ENVIRONMENT
+from train.spec.command_line import Parser
 
 ROWS = ("ours-150m", "ours-1b")
 MODES = ("reference", "triton", "auto")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--rows", nargs="*", default=list(ROWS))
     parser.add_argument("--seconds", type=float, default=120.0, help="limit of one row")

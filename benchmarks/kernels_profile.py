@@ -28,6 +28,7 @@ from benchmarks.kernels import DEVICE, drawn, linear_case, loss_case, norm_cases
 from kernels.cross_entropy import linear
 from kernels.cross_entropy.math import Options, whole
 from kernels.cross_entropy.plan import Plan
+from train.spec.command_line import Parser
 
 GPU = DEVICE == "cuda"
 PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma", "splitk", "cublas", "aten::mm", "aten::addmm")
@@ -155,7 +156,7 @@ def linear_forward(inputs: Any) -> Callable[[], object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="tiny sizes, on any device: tests the script")
     parser.add_argument("--write", type=Path, help="folder for kernels_profile.txt")
     options = parser.parse_args()

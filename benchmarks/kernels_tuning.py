@@ -6,7 +6,6 @@ the best of this run with `--launches FILE`.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Callable, Iterable
@@ -29,6 +28,7 @@ from benchmarks.kernels import (
     shapes,
 )
 from kernels.core.launch_table import TABLE, Launch, override
+from train.spec.command_line import Parser
 
 
 def grid(**choices: Iterable[int]) -> list[Launch]:
@@ -80,7 +80,7 @@ def searches(small: bool) -> list[tuple[Case, int, str, list[Launch]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--only", default="", help="part of a case's name or a kernel; several with |")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--best", type=Path, help="where the fastest launch of each kernel goes")

@@ -9,7 +9,6 @@ GiB as indices. With `--device cpu --masks-only` the masks alone are made, witho
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from dataclasses import replace
@@ -23,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from train.model.attention.masks import block_mask
 from train.model.init import initialise
 from train.model.transformer import Transformer
+from train.spec.command_line import Parser
 from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model
 
@@ -101,7 +101,7 @@ def measured(model: ModelConfig, length: int, documents: Tensor, steps: int) -> 
 
 def main() -> None:
     """Measure every kind of decoder."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--length", type=int, default=131_072)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=4)

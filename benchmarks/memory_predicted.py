@@ -13,7 +13,6 @@ the CPU, to see that everything is in place.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -32,6 +31,7 @@ from benchmarks.trainer_peers import about, run
 from study.text import counted
 from train.spec import mesh
 from train.spec.accounting.step import Sheet, sheet
+from train.spec.command_line import Parser
 
 STEPS = 10
 """Steps of a row: the first makes moments, a graph is recorded after three."""
@@ -170,7 +170,7 @@ def summary(rows: Sequence[Compared], memory: int | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="predicted peak memory beside what torch measures")
+    parser = Parser(description="predicted peak memory beside what torch measures")
     parser.add_argument("--rows", nargs="*", default=None, metavar="NAME", help="instead of all")
     parser.add_argument("--gpus", type=int, default=None, help="use at most so many; default: all there are")
     parser.add_argument("--seconds", type=float, default=300.0, help="time limit of a row [s]")

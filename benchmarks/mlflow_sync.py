@@ -27,6 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from study.storage.layout import StudyFolder
+from train.spec.command_line import Parser
 from train.spec.config import RunConfig
 
 METRICS = ("loss", "lr", "grad_norm", "tokens_per_second")
@@ -209,7 +210,7 @@ def _table(rates: Mapping[str, tuple[float, float]], options: argparse.Namespace
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mlflow_sync", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.mlflow_sync", description=__doc__)
     parser.add_argument("--runs", type=int, default=100, help="runs (1000 for the full size)")
     parser.add_argument("--values", type=int, default=1000, help="metric values of each run, a multiple of 5")
     parser.add_argument("--scratch", help="folder for the databases; default: the system's temporary folder")

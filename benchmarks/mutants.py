@@ -37,6 +37,7 @@ from benchmarks._mutations import Mutant, mutants
 from benchmarks._reach import Reach, by_file, chosen
 from benchmarks._swap import ROOT, pairs
 from benchmarks._trial import Children, anew, preload
+from train.spec.command_line import Parser
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
 IMPORT_SECONDS = 60.0
@@ -264,7 +265,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = Parser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("modules", nargs="*")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--sample", type=int, help="that many mutants of each file, at random; without it all")

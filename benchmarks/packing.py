@@ -10,7 +10,6 @@ on. slices: the GPU's own time slices; mps: NVIDIA's multi-process service.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -34,6 +33,7 @@ from study.planning.designs import family
 from sweeps.designs.isoflop import Shape
 from sweeps.designs.ladder import nearest
 from train.spec import scaling_rules
+from train.spec.command_line import Parser
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token
 from train.spec.gpu_share import VARIABLE
@@ -220,7 +220,7 @@ def about(device: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print the table, a line as soon as it is known."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", default="1M,5M,14M,85M", help="matmul parameters; the nearest shapes are taken")
     parser.add_argument("--counts", default="1,2,3,4,6", help="runs side by side")
     parser.add_argument("--ways", default=",".join(WAYS), help="how runs share the GPU: slices, mps")

@@ -6,7 +6,6 @@ explore step, and with PB2's. What is given is the lowest loss of the members at
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from sweeps.history import Config, Ended, Reported, Setting, Started
 from sweeps.schedulers.pbt import PbtRules, PopulationBased
 from sweeps.space import Interval, Space
+from train.spec.command_line import Parser
 
 State = NDArray[np.float64]
 ROWS = ("none", "perturb", "pb2")
@@ -101,7 +101,7 @@ def lowest(toy: Toy, seed: int, explore: str, members: int, *, steps: int, quant
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=60, help="of the problems that drift; figure 2 has 200")
     seeds = range(parser.parse_args().seeds)
     print(f"lowest loss at the end, mean and standard error of {len(seeds)} seeds (figure 2: 200); looks every 5 steps")

@@ -8,7 +8,6 @@ all processes), which another program beside does not change; memory is the most
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import psutil
 
 from train.data.corpus.clean import normalised
 from train.data.corpus.tokenizer import sample, train_bpe
+from train.spec.command_line import Parser
 
 CODE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".js", ".pl", ".pm", ".py", ".pyi", ".pyx", ".rs", ".sh")
 PLACES = (Path(os.__file__).parents[2], Path(sys.prefix), Path("/usr"))
@@ -175,7 +175,7 @@ def collected(folder: Path, size: int) -> list[bytes]:
 
 def main() -> int:
     """Print both rates for a tokenizer of ours and for one of elsewhere; 1 where a target is missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = Parser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--size", type=float, default=2e7, help="code that both encode [bytes]")
     parser.add_argument("--large", type=float, default=1.5e8, help="code that ours prepares alone [bytes]; 0: none")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))

@@ -6,7 +6,6 @@ pruners are always among them, Ray Tune and Syne Tune where they are installed (
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.base import Scheduler, SchedulerOptions
 from sweeps.schedulers.random import FullRuns
+from train.spec.command_line import Parser
 
 PUBLISHED = (
     "Published for the same replay, 10R: Ray 2.60 .0331, Optuna 5.0 .0271, Syne Tune 0.16 .0530, Algorithm 2 .0184"
@@ -43,7 +43,7 @@ NAMES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--curves", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "curves")
     folder = parser.parse_args().curves
     print("mean regret over the orders of the configurations; a budget is a multiple of one full training\n")

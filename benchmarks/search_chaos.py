@@ -12,7 +12,6 @@ the trainers' own notes, must stay within what the log charged, and that within 
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
@@ -43,6 +42,7 @@ from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Interval
+from train.spec.command_line import Parser
 from train.spec.config import BudgetConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -168,7 +168,7 @@ class Study:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="with one worker at a time, over both studies")
     parser.add_argument("--more", type=int, default=40, help="with several workers at once, over both studies")
     parser.add_argument("--lanes", type=int, default=4)

@@ -5,7 +5,6 @@ The peer is Optuna's journal file with as many processes: ask, report, tell.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import tempfile
 import time
@@ -19,11 +18,12 @@ from study.search.settings import Settings, described, save
 from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from sweeps.space import Interval
+from train.spec.command_line import Parser
 from train.spec.config import BudgetConfig
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--units", type=int, default=10, help="units of each worker")
     options = parser.parse_args()

@@ -7,7 +7,6 @@ moments in fp32; what is gathered of a weight, padding included, is compared wit
 
 from __future__ import annotations
 
-import argparse
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from train.model.transformer import Transformer
 from train.parallel.fsdp import shard
 from train.parallel.mesh import make_mesh
 from train.runtime.distributed import World
+from train.spec.command_line import Parser
 from train.spec.config import BatchConfig, BudgetConfig, DataConfig, ModelConfig, ParallelConfig, RunConfig
 from train.spec.decoder import resolve_model
 from train.spec.footprint import footprint
@@ -106,7 +106,7 @@ def _numbers(weight: torch.Tensor) -> int:
 
 def main() -> None:
     """Measure, and print the worst of every preset."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--ranks", default=",".join(map(str, range(2, 65))))
     parser.add_argument("--vocab-size", type=int, default=50_304)
     parser.add_argument("--out", type=Path)

@@ -37,6 +37,7 @@ from benchmarks.kernels import (
 )
 from benchmarks.peers.rows import SHAPES, SMALL, Shape
 from train.model.transformer import Transformer
+from train.spec.command_line import Parser
 from train.spec.counts import mlp_width
 
 TOKENS = 40960
@@ -101,7 +102,7 @@ def cases(shape: Shape, tokens: int) -> list[Case]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="*", default=["256x4", "384x6"], choices=list(SMALL))
     parser.add_argument("--only", default="", help="part of a case's name; several with |")
     parser.add_argument("--small", action="store_true", help="few tokens, on any device: tests the script")

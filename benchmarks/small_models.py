@@ -9,12 +9,12 @@ is written after every row. What torchtitan needs: see benchmarks.trainer_peers.
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
 from benchmarks.peers.rows import SMALL, small_rows
 from benchmarks.trainer_peers import Result, about, run
+from train.spec.command_line import Parser
 
 
 def table(results: list[Result]) -> str:
@@ -51,7 +51,7 @@ def table(results: list[Result]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", nargs="*", default=list(SMALL), choices=list(SMALL))
     parser.add_argument("--trainers", nargs="*", default=["plain", "titan", "ours", "run"])
     parser.add_argument("--seconds", type=float, default=1e9, help="time for all rows; what is left then is left out")

@@ -7,7 +7,6 @@ with compiled blocks the first one finds an empty cache.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from benchmarks.fake_corpus import write_corpus
 from study.process.trainers import FRESH, Trainers, TrainerStart, WarmTrainers
+from train.spec.command_line import Parser
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,
@@ -170,7 +170,7 @@ def median(found: list[Marks], name: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="starts of each, after one that is not counted")
     rounds: int = parser.parse_args(arguments).rounds
     bare: list[Marks] = []

@@ -11,7 +11,6 @@ benchmarks/status_notes.md.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import stat
@@ -28,6 +27,7 @@ from study.records import ledger
 from study.records.point import Point, point
 from study.records.points import append_points
 from study.storage.layout import StudyFolder
+from train.spec.command_line import Parser
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 
@@ -147,7 +147,7 @@ def report(name: str, study: StudyFolder, words: Sequence[str], tools: Path) -> 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Time status on a study of many points.")
+    parser = Parser(description="Time status on a study of many points.")
     parser.add_argument("--points", type=int, default=10_000)
     count = parser.parse_args().points
     print(f"{f'{count:,} points':<44}{'wall':>9}{'CPU':>11}{'memory':>12}")

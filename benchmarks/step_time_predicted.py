@@ -10,7 +10,6 @@ was used for any. Rows without a measurement are predicted. This needs no GPU.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from benchmarks.memory_predicted import names
 from benchmarks.peers.ours import config_of
 from benchmarks.peers.rows import PEAK, find
 from train.spec import mesh
+from train.spec.command_line import Parser
 from train.spec.communication.cluster import ClusterProfile, read_profile
 from train.spec.step_time import StepTime, step_time
 
@@ -194,7 +194,7 @@ def report(rows: Sequence[Compared], cluster: ClusterProfile) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="predicted step times beside measured ones")
+    parser = Parser(description="predicted step times beside measured ones")
     parser.add_argument("--measured", type=Path, nargs="*", default=[], metavar="FILE", help="further measurements")
     parser.add_argument("--write", type=Path, metavar="DIR", help="also write step_time_predicted.md there")
     options = parser.parse_args(arguments)

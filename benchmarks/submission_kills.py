@@ -10,7 +10,6 @@ point must have run exactly once. A share of the kills is done to whole commands
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import fcntl
 import io
@@ -41,6 +40,7 @@ from study.records.point import point
 from study.records.points import append_points
 from study.status.observer import Observer
 from study.storage.layout import StudyFolder
+from train.spec.command_line import Parser
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 
@@ -236,7 +236,7 @@ def pretended(kills: int, seed: int) -> tuple[Counter[int], list[World]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Kill submitters at random operations; count lost and doubled points.")
+    parser = Parser(description="Kill submitters at random operations; count lost and doubled points.")
     parser.add_argument("--kills", type=int, default=1000, help="in all")
     parser.add_argument("--real", type=int, default=40, help="of them on the throwaway SLURM")
     parser.add_argument("--seed", type=int, default=0)

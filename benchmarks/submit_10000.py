@@ -30,6 +30,7 @@ from study.records.points import known_keys
 from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import search_path, unavailable
+from train.spec.command_line import Parser
 
 ARRAY_SIZE, MOST_JOBS = 1001, 2000
 MS_A_POINT, CALLS_A_MINUTE, SECONDS_AFTER = 3.0, 30, 5.0
@@ -135,7 +136,7 @@ def wait_for_all(study: StudyFolder, keys: list[str], limit: float) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Submit 10,000 points to a throwaway SLURM with limits.")
+    parser = Parser(description="Submit 10,000 points to a throwaway SLURM with limits.")
     parser.add_argument("--points", type=int, default=10_000)
     parser.add_argument("--real-every", type=int, default=10, help="every K-th job is the real study.job")
     parser.add_argument("--limit", type=float, default=7200.0, help="give up after so long [s]")

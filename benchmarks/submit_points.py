@@ -7,7 +7,6 @@ the dependencies; it writes one pickle of about 140 kB a point after composing e
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from study.status.observer import observe
 from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
+from train.spec.command_line import Parser
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 
@@ -97,7 +97,7 @@ def write_text(folder: Path) -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Submit many points to a throwaway SLURM.")
+    parser = Parser(description="Submit many points to a throwaway SLURM.")
     parser.add_argument("--points", type=int, default=1000)
     count = parser.parse_args().points
     reason = unavailable()

@@ -7,7 +7,6 @@ order. WORDS go to pytest (files, -k …). The output of each run is kept in the
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -17,10 +16,12 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from train.spec.command_line import Parser
+
 
 def main() -> int:
     """Run the suite so often; return 1 if a test failed in any run."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--hogs", type=int, default=os.cpu_count(), help="processes that only count")
     parser.add_argument("--workers", type=int, default=4, help="processes that run tests")

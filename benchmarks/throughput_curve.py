@@ -9,7 +9,6 @@ sequences as in the measured rows, so that the global batch grows with the GPUs.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from benchmarks.peers.ours import config_of
 from benchmarks.peers.rows import PEAK, find
 from study.config.compose import conf_folder
 from study.config.single import composed
+from train.spec.command_line import Parser
 from train.spec.communication.cluster import ClusterProfile, read_profile
 from train.spec.config import RunConfig
 from train.spec.mesh import axes
@@ -188,7 +188,7 @@ def draw(found: Iterable[Point], target: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="tokens a second from 1 to 1,024 GPUs")
+    parser = Parser(description="tokens a second from 1 to 1,024 GPUs")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write throughput_curve.md and .svg there")
     options = parser.parse_args(arguments)
     record = json.loads(RECORD.read_text(encoding="utf-8"))

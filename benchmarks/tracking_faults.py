@@ -11,7 +11,6 @@ postgresql: the same with PostgreSQL behind the server, and it is the database t
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -31,6 +30,7 @@ from tests.study.support import postgres
 from tests.study.support.made import Made, Row, complete, expected, lines_of, make_study, start_run, stored
 from tests.study.support.proxy import Trouble, proxy
 from tests.study.tracking.test_tracking_server import free_port, served
+from train.spec.command_line import Parser
 
 REPOSITORY = Path(__file__).parents[1]
 STEPS_A_PART = 15
@@ -216,7 +216,7 @@ def _folder() -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tracking_faults", description="Tracking under faults.")
+    parser = Parser(prog="python -m benchmarks.tracking_faults", description="Tracking under faults.")
     parser.add_argument("--runs", type=int, default=64, help="runs that write at once")
     parser.add_argument("--parts", type=int, default=12, help="how often everything is written on and something fails")
     options = parser.parse_args(arguments)

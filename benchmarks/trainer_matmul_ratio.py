@@ -11,7 +11,6 @@ thread both are CPU time, which neighbours on a busy machine do not change; with
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import platform
@@ -28,6 +27,7 @@ from torch import Tensor
 from benchmarks.fake_corpus import write_corpus
 from train.runtime.distributed import World
 from train.runtime.malloc import keep_freed_memory
+from train.spec.command_line import Parser
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,
@@ -178,7 +178,7 @@ def table(rows: list[Row], about: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 192, 256])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--sequences", type=int, default=32, help="sequences of 128 tokens a step")

@@ -6,7 +6,6 @@ Differences are from a section's reference setting, seed by seed, so that what a
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shlex
@@ -21,6 +20,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from study.text import aligned
+from train.spec.command_line import Parser
 
 SMALL = ("study=lr", "data=bytes", "model.head_dim=4", "budget.tokens=200000", "eval.count=1")
 """What all have in common: one token per byte, as in the main study, and one evaluation, at the end."""
@@ -187,7 +187,7 @@ def _figures(losses: Mapping[int, float], reference: Mapping[int, float]) -> lis
 
 def main() -> None:
     """Train what is missing and print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=(__doc__ or "").split("\n")[0])
+    parser = Parser(prog="python -m benchmarks.tuning", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(one.name for one in SECTIONS)}; default: all")
     options = parser.parse_args()
     print(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from train.spec.interrupts import WRONG
 
@@ -17,7 +17,16 @@ _NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line on stderr: what is wrong, then how the command is written."""
+    """An ArgumentParser whose errors are one line on stderr: what is wrong, then how the command is written.
+
+    Without a `prog` the command is `python -m MODULE`, of the module that Python was started with.
+    """
+
+    def __init__(self, prog: str | None = None, **more: Any) -> None:
+        started = getattr(sys.modules.get("__main__"), "__spec__", None)
+        if prog is None and started is not None:
+            prog = f"python -m {started.name.removesuffix('.__main__')}"
+        super().__init__(prog=prog, **more)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and end with exit code 2."""
