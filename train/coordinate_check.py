@@ -72,9 +72,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _widths(text: str) -> list[int]:
-    found = sorted({int(part) for part in text.split(",")})
-    if len(found) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r}: give two widths or more")
+    found = sorted({int(part) for part in text.split(",") if part.isdecimal()})
+    if len(found) < 2 or not all(part.isdecimal() for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: give two widths or more, such as 64,128")
     return found
 
 

@@ -60,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
                 "\n".join(line for check in new for line in lines(check, min(terminal.WIDTH, terminal.columns())))
             )
 
+    if options.out is not None and options.out.suffix != ".yaml":
+        raise ValueError(f"--out {options.out} is not allowed: the file ends in .yaml, and its name is the option")
     runs = options.runs.absolute()
     scratch = runs / f".doctor-{uuid.uuid4().hex[:8]}"
     machine = look.machine()
@@ -122,12 +124,13 @@ def _write(options: argparse.Namespace, name: str, text: str) -> tuple[Path, boo
     from study.storage.files import write_atomic
 
     path: Path = (options.out or own_conf_folder() / "cluster" / f"{name}.yaml").absolute()
-    if path.suffix != ".yaml":
-        raise ValueError(f"--out {options.out} is not allowed: the file ends in .yaml, and its name is the option")
     if path.exists() and path.read_text(encoding="utf-8") != text and not options.force:
         return path, False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}: name another file with --out") from None
     return path, True
 
 

@@ -38,6 +38,8 @@ def read_table(path: Path) -> Table:
     """Read a table: `val_loss`, and if they are there `config` and `epoch_cost`. ValueError says what is wrong."""
     if not path.exists():
         raise ValueError(f"curves={path} does not exist: give an .npz file with an array val_loss")
+    if path.is_dir():
+        raise ValueError(f"curves={path} is a folder: give an .npz file with an array val_loss")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {n: file[n] for n in ("val_loss", "config", "epoch_cost") if n in file.files}

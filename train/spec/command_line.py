@@ -47,8 +47,8 @@ class Parser(argparse.ArgumentParser):
         elif found := _NO_CHOICE.fullmatch(message):
             of = "" if found[1].startswith("{") else f"{found[1]} "
             message = f"{of}{found[2]} is not allowed: choose one of {found[3].replace(chr(39), '')}"
-        elif message.startswith("argument {"):
-            message = message.partition(": ")[2]
+        elif message.startswith("argument "):
+            message = message.partition(": ")[2] if "{" in message.partition(": ")[0] else message[len("argument ") :]
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ").replace(" [-h]", "")
         return f"{message}; usage: {usage}"
 
