@@ -18,6 +18,7 @@ Needs numpy, scipy, pandas and statsmodels alone.
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -35,7 +36,10 @@ from analysis.approaches.surface import Surface
 from analysis.diagnostics import findings
 from analysis.inputs.dataset import Array, Rows, rows
 from analysis.planning import recommend
+from analysis.text import commandline
+from analysis.text.commandline import Key
 from analysis.values.blocks import Check
+from benchmarks.key_values import counts, lists, values
 
 LAW = {"E": 1.817218, "A": 477.826, "B": 2143.417, "alpha": 0.347310, "beta": 0.367172}
 DESIGNS = ("isoflop", "grid", "ladder", "random")
@@ -321,31 +325,48 @@ def made(tasks: Sequence[tuple[str, int, str, int, int]], folder: Path, processe
                 break
 
 
-def chosen(given: Mapping[str, str]) -> list[tuple[str, int, str]]:
+def cells_of(key: Key, text: str) -> list[tuple[str, int, str]]:
+    """Read cells, DESIGN-RUNS-ERRORS each."""
+    found = []
+    for cell in text.split(","):
+        design, runs, errors = [*cell.split("-"), "", ""][:3]
+        if cell.count("-") != 2 or design not in DESIGNS or not runs.isdigit() or errors not in ERRORS:
+            raise ValueError(f"{key.name}={text}: {cell!r} is no cell ({key.help})")
+        found.append((design, int(runs), errors))
+    return found
+
+
+KEYS = (
+    Key("studies", "studies of each cell", 100, commandline.whole),
+    Key("processes", "processes that make them", 1, commandline.whole),
+    Key("resamples", "resamples of each study", 1000, commandline.resamples),
+    Key("first", "the seed of the first study, where several machines share a folder", 0, commandline.whole),
+    Key("minutes", "begin no further study after this time [min]", math.inf, commandline.number),
+    Key("out", "folder of what was made", "benchmarks/results/analysis_intervals"),
+    Key("designs", f"of {', '.join(DESIGNS)}", list(DESIGNS), lists(DESIGNS)),
+    Key("runs", "numbers of runs of a study", [20, 50, 100, 200], counts),
+    Key("errors", f"of {', '.join(ERRORS)}", list(ERRORS), lists(ERRORS)),
+    Key("cells", "cells instead of all: DESIGN-RUNS-ERRORS, as in grid-50-normal,ladder-20-shared", [], cells_of),
+)
+
+
+def chosen(given: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     """Return the cells that were asked for: design, runs, errors."""
-    if "cells" in given:
-        parts = [cell.split("-") for cell in given["cells"].split(",")]
-        return [(design, int(runs), errors) for design, runs, errors in parts]
-    return [
-        (design, int(runs), errors)
-        for design in given.get("designs", ",".join(DESIGNS)).split(",")
-        for runs in given.get("runs", "20,50,100,200").split(",")
-        for errors in given.get("errors", ",".join(ERRORS)).split(",")
+    return given["cells"] or [
+        (design, runs, errors)
+        for design in given["designs"]
+        for runs in given["runs"]
+        for errors in given["errors"]
         if errors != "shared" or design in ("grid", "ladder")
     ]
 
 
 def main() -> None:
     """Make the studies that are not there yet and print the table."""
-    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
-    known = {
-        "studies", "processes", "resamples", "designs", "runs", "errors", "cells", "first", "out", "minutes"
-    }  # fmt: skip
-    if set(given) - known:
-        raise SystemExit(f"{sorted(set(given) - known)[0]}= is not known; use {', '.join(sorted(known))}")
-    folder = Path(given.get("out", "benchmarks/results/analysis_intervals"))
+    given = values("benchmarks.analysis_intervals", (__doc__ or "").partition("\n")[0], KEYS, sys.argv[1:])
+    folder = Path(given["out"])
     folder.mkdir(parents=True, exist_ok=True)
-    first, count, resamples = (int(given.get(k, d)) for k, d in (("first", 0), ("studies", 100), ("resamples", 1000)))
+    first, count, resamples = given["first"], given["studies"], given["resamples"]
     cells = chosen(given)
     there = {cell: {each["seed"] for each in recorded(_path(folder, *cell))} for cell in cells}
     seeds = range(first, first + count)
@@ -353,7 +374,7 @@ def main() -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     if tasks:
-        made(tasks, folder, int(given.get("processes", 1)), float(given.get("minutes", "inf")))
+        made(tasks, folder, given["processes"], given["minutes"])
     seconds, wrong, lines = [], 0, []
     print(f"  {'':26}{COLUMNS[0]:>8}{COLUMNS[1]:>9}", "".join(f"{name:>8}" for name in COLUMNS[2:]), flush=True)
     for cell in cells:

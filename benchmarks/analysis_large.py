@@ -19,7 +19,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.text.commandline import Key, number
+from benchmarks.key_values import counts, lists, values
+
 CHECKPOINTS, SIZES, BUDGETS = 100, 40, 25
+KINDS = ("runs", "curves")
+KEYS = (
+    Key("rows", "numbers of rows", [10_000, 100_000, 1_000_000], counts),
+    Key("kinds", f"of {', '.join(KINDS)}", list(KINDS), lists(KINDS)),
+    Key("limit", "a command is ended after this time [s]", 300.0, number),
+)
+PURPOSE = "Time and memory of `python -m analysis.fit` on tables of many rows. Further key=value words go to it."
 
 
 def loss(params: np.ndarray, tokens: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -73,19 +83,18 @@ def timed(table: Path, folder: Path, limit: float, further: list[str]) -> str:
 
 
 def main() -> None:
-    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
-    counts = [int(float(text)) for text in given.pop("rows", "1e4,1e5,1e6").split(",")]
-    kinds = given.pop("kinds", "runs,curves").split(",")
-    limit = float(given.pop("limit", "300"))
-    further = [f"{name}={value}" for name, value in given.items()]
+    words = sys.argv[1:]
+    known = {key.name for key in KEYS}
+    further = [word for word in words if "=" in word.lstrip("=") and word.partition("=")[0] not in known]
+    given = values("benchmarks.analysis_large", PURPOSE, KEYS, [word for word in words if word not in further])
     print(f"{'rows':>9} {'kind':>7} {'wall, s':>8} {'processor':>10} {'peak, GiB':>9} {'exit':>5}  last line")
-    for count in counts:
-        for kind in kinds:
+    for count in given["rows"]:
+        for kind in given["kinds"]:
             with tempfile.TemporaryDirectory() as folder:
                 table = Path(folder) / "table.csv"
                 {"runs": runs, "curves": curves}[kind](count).to_csv(table, index=False)
                 if os.fork() == 0:  # a process of its own, so that the peak of memory is this command's
-                    print(f"{count:9d} {kind:>7} {timed(table, Path(folder), limit, further)}", flush=True)
+                    print(f"{count:9d} {kind:>7} {timed(table, Path(folder), given['limit'], further)}", flush=True)
                     os._exit(0)
                 os.wait()
 

@@ -10,6 +10,7 @@ import errno
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +33,7 @@ NAMELESS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done; 2 for what the user can put right, which is on stderr.
 
+    What is missing of the packages that the text's format or the tokenizer needs counts as such, too.
     1: a file is not what its manifest says (--verify), or the system did not let it be read or written.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -55,6 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         display.end()
         print(f"error: {in_words(error)}", file=sys.stderr)
         return WRONG if isinstance(error, ValueError) else 1
+    except ModuleNotFoundError as error:
+        lacking = (error.name or "").partition(".")[0]
+        if not lacking or find_spec(lacking) is not None:
+            raise
+        display.end()
+        print(
+            f"error: this needs the package {lacking}, which is not installed: pip install {lacking}", file=sys.stderr
+        )
+        return WRONG
     except KeyboardInterrupt:
         display.end()
         print("interrupted: nothing was left behind, start it again any time", file=sys.stderr)

@@ -13,22 +13,31 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
 SPOOLS = "spools"
 """The folder, in that of a preparation, of what it has finished."""
 LIBRARIES = ("numpy", "pyarrow", "tokenizers", "zstandard")
+"""What the code that prepares calls; all but numpy only for some sources and tokenizers, so that they may be absent."""
 
 
 @cache
 def code() -> str:
     """Return what names the code that prepares: a hash of its modules and of the versions of what it calls."""
-    hashed = hashlib.sha256(" ".join(f"{name} {version(name)}" for name in LIBRARIES).encode())
+    hashed = hashlib.sha256(" ".join(f"{name} {_version(name)}" for name in LIBRARIES).encode())
     for module in sorted(Path(__file__).parent.glob("*.py")):
         hashed.update(module.read_bytes())
     return hashed.hexdigest()
+
+
+def _version(package: str) -> str:
+    """Return the version of a package that is installed; of another "none", as its readers cannot be used."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def key_of(*made_from: object) -> str:

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from tests.environment import python_path
+from train.data.corpus import done
 from train.prepare import Display, configured, in_words, main, pace
 from train.spec.manifest import read_manifest
 
@@ -216,3 +218,36 @@ def test_what_the_disk_refuses_is_said_with_its_file_and_a_cure(number: int, cur
     said = in_words(OSError(number, os.strerror(number), "/data/x"))
     assert said.startswith("/data/x: ")
     assert said.endswith(cure)
+
+
+@pytest.mark.parametrize("lacking", ["zstandard", "pyarrow", "tokenizers"])
+def test_only_packages_that_are_used_are_needed(
+    lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def version_of(package: str) -> str:
+        if package == lacking:
+            raise PackageNotFoundError(package)
+        return "1"
+
+    monkeypatch.setattr(done, "version", version_of)
+    monkeypatch.setitem(sys.modules, lacking, None)  # as if it were not installed
+    done.code.cache_clear()
+    plain, needy = tmp_path / "plain", tmp_path / "needy"
+    for number in range(4):
+        for folder in (plain, needy):
+            folder.mkdir(exist_ok=True)
+            (folder / f"{number}.py").write_text(f"def f{number}():\n    return {number}\n" * 40)
+    name = {"zstandard": "more.jsonl.zst", "pyarrow": "more.parquet", "tokenizers": "more.py"}[lacking]
+    (needy / name).write_bytes(b"other = 1\n")
+    bytes_alone = ["data.tokenizer=bytes", "data.vocab_size=257", "data.sequence_length=16"]
+    words = ["--root", str(tmp_path / "data"), "--workers", "1", "--set", "data.name=mine"]
+    words.append("data.validation_fraction=0.2")
+    try:
+        assert main([*words, f"data.source={plain}", *bytes_alone]) == 0, capsys.readouterr().err
+        capsys.readouterr()
+        given = bytes_alone if lacking != "tokenizers" else ["data.vocab_size=300", "data.sequence_length=16"]
+        assert main([*words, "data.name=other", f"data.source={needy}", *given]) == 2
+    finally:
+        done.code.cache_clear()
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("preparing data")]
+    assert said == [f"error: this needs the package {lacking}, which is not installed: pip install {lacking}"]
