@@ -278,11 +278,14 @@ class _Step:
         return {**self._whole(numbers), "gradient buffers": (self.size + self._reduced) * numbers}
 
     def _messages(self) -> int:
-        """Return the buffers into which a pipeline's stages receive streams and their gradients, one a micro-batch."""
+        """Return the buffers into which a pipeline's stages receive streams and their gradients, one a micro-batch.
+
+        With several stages on a rank, torch waits for what it sent only at the end of the step: as much again.
+        """
         if self.axes.pp == 1:
             return 0
         stages = stages_per_rank(self.config.parallel)
-        ends = 2 * stages - int(self.part.first) - int(self.part.last)
+        ends = (2 * stages - int(self.part.first) - int(self.part.last)) * (1 if stages == 1 else 2)
         return round(ends * self.count * self.size * self.config.model.width * self.tokens / self.axes.tp)
 
     def _updated(self) -> Moment:

@@ -293,6 +293,8 @@ def test_a_pipelines_ranks_hold_what_waits_for_them() -> None:
     message = 2 * 640 * LENGTH
     assert parts(ranks[1], "backward")["messages"] == 2 * 8 * message
     assert parts(ranks[0], "backward")["messages"] == 8 * message
+    twice = replace(config, parallel=replace(layout, pp=2, pp_schedule="interleaved", pp_stages=2))
+    assert parts(of_rank(twice, Axes(pp=2), "cuda", 1, 0), "backward")["messages"] == 2 * 3 * 8 * message
     assert parts(ranks[1], "backward")["casts"] == 3 * 2 * held.part_of(config, Axes(pp=4), 1).block.matrices
     assert "loss" not in [moment.name for moment in ranks[0].moments]
     assert sheet(config, Axes(pp=4)).needed == max(one.needed for one in ranks)
