@@ -271,7 +271,8 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
         limit = numbers.one_sided(found.side, found.limit)
         known = f", {limit}" if limit else ""
         why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", formula.prose(_sentence(found.reason)))
-        return [title, formula.symbol(name), tag("span", numbers.number(value), class_="quiet"), why]
+        shown = 0.0 if value is not None and abs(value) < numbers.DUST else value  # on a bound, but for rounding
+        return [title, formula.symbol(name), tag("span", numbers.number(shown), class_="quiet"), why]
     bounds = numbers.interval(block.intervals.get(name))
     return [
         title,

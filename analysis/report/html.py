@@ -45,6 +45,8 @@ def _escaped(text: str) -> str:
 
 CARDS = 5
 """A table of so many columns becomes one card a row on a phone, each value below its column's name."""
+DENSE = 10
+"""A table of more columns than this is set smaller, so that it fits its page."""
 
 
 def table(head: list[str], rows: list[list[str]], classes: list[str] | None = None, name: str = "") -> Html:
@@ -57,5 +59,5 @@ def table(head: list[str], rows: list[list[str]], classes: list[str] | None = No
         cells = zip(row, kinds, head, strict=True)
         body.append(tag("tr", *(tag("td", c, class_=k or None, data_label=h if cards else None) for c, k, h in cells)))
     inner = tag("table", tag("thead", top), tag("tbody", *body))
-    kind = "scroll cards" if cards else "scroll"
+    kind = "scroll" + (" cards" if cards else "") + (" dense" if len(head) > DENSE else "")
     return tag("div", inner, class_=kind, tabindex="0", role="region", aria_label=name or "table")

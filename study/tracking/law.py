@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from analysis.text import numbers
@@ -29,7 +30,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[object], str]]] = {
     "optimum/loss": ("next run: expected loss", _loss),
     "backtest/predicted": ("backtest: predicted loss", _loss),
     "backtest/observed": ("backtest: observed loss", _loss),
-    "backtest/relative_error": ("backtest: error", numbers.signed),
+    "backtest/relative_error": ("backtest: error", partial(numbers.signed, decimals=1)),
     "backtest/mean_abs_relative_error": ("backtest: mean error of runs without signs", numbers.percent),
     "backtest/extrapolation_factor": ("backtest: compute beyond its fit", numbers.factor),
 }

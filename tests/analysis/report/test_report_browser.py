@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import pytest
 
 from analysis.report.figures import canvas
 from analysis.report.figures.data import read_rows
+from analysis.report.page import page
 from analysis.report.write import figures, write
 from analysis.values import study_result
+from analysis.values.blocks import Identified
 
 DATA = Path(__file__).parents[1] / "data"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -202,6 +205,30 @@ def test_a_real_study_with_many_budgets_reads_as_well(browser: Browser, real_rep
     assert len(found["panels"]) >= 17
     assert found["clashes"] == []
     assert found["outside"] == []
+
+
+def test_tables_fit_where_runs_have_all_columns_and_a_constant_lies_on_its_bound(
+    browser: Browser, tmp_path: Path
+) -> None:
+    fit, rows = study_result.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
+    extra = {"width": "480", "layers": "8", "lr": "0.0198", "batch_tokens": "96256", "bits_per_byte": "0.8738"}
+    rows = tuple(
+        replace(row, key=f"{i:02d}9b31df1b69", extra={**extra, "width": str(320 + i), "lr": str(0.0101 + i / 1e4),
+                "batch_tokens": str(96256 + i), "bits_per_byte": str(1.4 + i / 1e3), "seed": str(i)})
+        for i, row in enumerate(rows)
+    )  # fmt: skip
+    surface = fit.fits.surface
+    unknown = {**surface.identified, "E": Identified(False, "the fit puts E on its bound 0", "upper", 1.0753)}
+    params = {**surface.params, "E": 9.3e-15, "A": 3.17e6}
+    held = replace(surface, params=params, identified=unknown, intervals={**surface.intervals, "A": (36600.0, 6.53e8)})
+    text = page(replace(fit, fits=replace(fit.fits, surface=held)), rows, figures(fit, rows))
+    assert "9.3" not in text.partition("The constants</h2>")[2].partition("</section>")[0]
+    file = tmp_path / "report.html"
+    file.write_text(text, encoding="utf-8")
+    for width in (1400, 1200, 390, 375):
+        found = visit(browser, file, width)
+        assert found["clipped"] == [], width
+        assert found["wide"] <= 0, width
 
 
 @pytest.mark.parametrize("size", ["column", "page"])
