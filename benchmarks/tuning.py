@@ -30,6 +30,9 @@ CONFIDENCE = 0.95
 SHORT = 64
 """Positions at the start of a validation sequence by which models of all lengths are compared: the first range of those
 of eval.by_position, or all of the shortest sequence [tokens]."""
+VALIDATION = 1 << 20
+"""Validation text of the models of all lengths [tokens]: most of the corpus has to be read, for sequences of different
+lengths are spread over it differently, and a small part would not be the same text for all."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,8 @@ SECTIONS = (
     Section(
         "lengths",
         tuple(
-            f"model.width=32 data.sequence_length={length} eval.sequences={65536 // length} eval.by_position={parts} "
-            f"-m {SEEDS}"
+            f"model.width=32 batch.tokens=768 data.sequence_length={length} eval.sequences={VALIDATION // length} "
+            f"eval.by_position={parts} -m {SEEDS}"
             for length, parts in ((SHORT, 1), (2 * SHORT, 2), (4 * SHORT, 3))
         ),
         ("data.sequence_length",),

@@ -71,3 +71,11 @@ def test_the_reference_is_one_of_the_settings(section: Section) -> None:
     for name, value in section.reference.items():
         swept = [dict(w.split("=", 1) for w in shlex.split(c) if "=" in w).get(name, "") for c in section.commands]
         assert value in ",".join(swept).split(","), name
+
+
+def test_all_lengths_have_the_same_batch_and_therefore_steps() -> None:
+    (lengths,) = (one for one in SECTIONS if one.name == "lengths")
+    settings = [dict(w.split("=", 1) for w in sweep(lengths, c) if "=" in w) for c in lengths.commands]
+    (batch,) = {int(one["batch.tokens"]) for one in settings}
+    assert [batch % int(one["data.sequence_length"]) for one in settings] == [0, 0, 0]
+    assert len({int(one["eval.sequences"]) * int(one["data.sequence_length"]) for one in settings}) == 1
