@@ -25,8 +25,6 @@ LOSS = "squared(loss)"
 DEFAULT = Choices()
 ENOUGH = "a power law needs two, and three to show that it holds"
 
-ENOUGH = "a power law needs two, and three to show that it holds"
-
 
 @dataclass(frozen=True)
 class ValleyFit:

@@ -190,7 +190,7 @@ def sensitivity(fit: Fit) -> Html:
     for line in fit.sensitivity:
         bounds = numbers.interval(None if line.low is None else (line.low, line.high))
         if line.value is None:
-            bounds = "none: these runs do not hold the law"
+            bounds = "none: the law cannot be fitted to these runs"
         body.append([line.choice, named(line), numbers.number(line.value), bounds, str(line.rows)])
     head = ["choice", "option", f"exponent {fit.sensitivity[0].quantity}", "interval", "runs"]
     grid = table(head, body, ["", "", "number", "", "number"], "sensitivity")
