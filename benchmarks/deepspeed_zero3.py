@@ -172,7 +172,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--setups", nargs="*", default=list(zero_rows.SETUPS), metavar="NAME", help="none: all")
     parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="rows to run instead of whole set-ups")
     parser.add_argument("--predict", action="store_true", help="run nothing; write what is predicted")
-    parser.add_argument("--limit", type=float, default=500.0, help="time for one row [s]")
+    parser.add_argument("--limit", type=float, default=240.0, help="time for one row [s] (default 240)")
     parser.add_argument("--traces", type=Path, help="keep the traces in this folder")
     parser.add_argument("--figure", type=Path, help="also draw the losses into this file (svg, png)")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()) / "deepspeed_zero3_logs")

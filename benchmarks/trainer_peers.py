@@ -99,7 +99,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _reason(log: Path) -> str:
     """Return the line of a log that says best why it ended."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    ended = next((place for place, line in enumerate(lines) if "closing signal" in line), 0)  # from outside
     errors = [line for line in lines if "Error" in line and "torch.distributed.elastic" not in line]
+    if ended and not errors:
+        return lines[ended - 1][-300:]
     return (errors[0] if errors else lines[-1] if lines else "nothing printed")[-300:]
 
 

@@ -91,7 +91,7 @@ def build_model(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill 
     use_cache(config.compile)
     sdpa_backends.prefer(device)
     torch.manual_seed(config.seed * 1_000_003 + mesh.world.rank)
-    parts = make_parts(config, mesh, device, fill or _fill(config))
+    parts = make_parts(config, mesh, device, fill or first_values(config))
     assert config.batch.tokens is not None
     largest = config.batch.tokens
     if device.type == "cuda" and config.compile.blocks and config.batch.ramp_from is not None:
@@ -147,11 +147,11 @@ def build_step_graph(
     return StepGraph(compute, held, model.device, say)
 
 
-def _fill(config: RunConfig) -> Fill:
-    """Return what gives the weights their initial values."""
+def first_values(config: RunConfig, *, on_device: bool = False) -> Fill:
+    """Return what gives the weights their initial values; on_device: seeded ones are drawn there, for measurements."""
     place = config.model.init_from
     if place is None:
-        return lambda module: initialise(module, config.seed)
+        return lambda module: initialise(module, config.seed, on_device=on_device)
     from train.hub.init_from import load_initial_weights
 
     return lambda module: load_initial_weights(module, Path(place))

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None, flag: StopFlag | None = None, start
             return ended
         config = load(options.config)
         gc.disable()  # what is imported and built now stays: to look for garbage in it takes a sixth of the time
-        trainer = _prepared(config, options.config.parent, flag, started, saves=not options.unsaved)
+        trainer = _prepared(config, options, flag, started)
         gc.freeze()
     except ValueError as error:  # what a user can put right; anything later is a traceback
         print(f"error: {error}", file=sys.stderr)
@@ -81,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
         help="save no checkpoints, for measurements: started again, the run begins anew (parallel.strategy=fsdp1 needs "
         "this)",
     )
+    parser.add_argument(
+        "--device-weights",
+        action="store_true",
+        help="for measurements: draw the first weights on the device, in seconds instead of minutes for billions; on a "
+        "GPU they are other numbers than without this option",
+    )
     return parser
 
 
@@ -98,8 +104,9 @@ def _ended(path: Path) -> int | None:
     return DIVERGED if outcome["state"] == "diverged" else REACHED
 
 
-def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float, saves: bool) -> Trainer:
+def _prepared(config: RunConfig, options: argparse.Namespace, flag: StopFlag, started: float) -> Trainer:
     """Return the run's trainer, restored from its newest checkpoint."""
+    folder, saves = options.config.parent, not options.unsaved
     check_writable(folder, "metrics.jsonl")
     if saves:
         check_writable(folder / "checkpoints")
@@ -107,7 +114,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float, s
         raise ValueError(f"--unsaved begins anew, but {folder / 'checkpoints'} is there: leave the option out to go on")
     import torch
 
-    from train.build import device_of
+    from train.build import device_of, first_values
     from train.runtime import distributed, gpu_share
     from train.runtime.determinism import make_deterministic
     from train.runtime.gpu import gpu_of
@@ -132,7 +139,8 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float, s
     elif config.health.probe_steps and device.type == "cuda":
         raise ValueError("health.probe_steps compares bits: on a GPU set runtime.deterministic=true")
     gpu = gpu_of(device)
-    trainer = Trainer(choose(config, gpu, world.size), folder, world, device, flag=flag, started=started)
+    fill = first_values(config, on_device=options.device_weights)
+    trainer = Trainer(choose(config, gpu, world.size), folder, world, device, flag=flag, started=started, fill=fill)
     if gpu is not None and world.writes:
         _tell(config, gpu, trainer)
     trainer.restore(saves)

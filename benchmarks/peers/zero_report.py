@@ -168,6 +168,8 @@ def loss_table(rows: Sequence[Compared]) -> list[str]:
 
 def _losses(row: Compared, ours: Compared) -> tuple[object, ...]:
     losses, apart = row.measured["losses"], differences(row, ours)
+    if len(losses) != len(ours.measured["losses"]):  # measured by another command: another schedule and other weights
+        return row.name, len(losses), f"{losses[0]:.6f}", f"{losses[-1]:.6f}", "of other steps than ours-3", "", ""
     pairs = zip(row.measured["grad_norms"], ours.measured["grad_norms"], strict=False)
     norms = max(abs(a - b) / b for a, b in pairs)
     ends = f"{losses[0]:.6f}", f"{losses[-1]:.6f}"
@@ -245,7 +247,7 @@ def draw(rows: Sequence[Compared], path: Path) -> None:
                 style = {"color": "#1f77b4", "lw": 3.0} if row == ours else {"color": "#d62728", "lw": 1.0}
                 style = {"color": "#2ca02c", "lw": 1.0, "ls": ":"} if row.library == "ours" and row != ours else style
                 above.plot(steps, row.measured["losses"], label=row.name, **style)
-            if row != ours:
+            if row != ours and len(row.measured["losses"]) == len(ours.measured["losses"]):
                 apart = [max(one, 1e-12) for one in differences(row, ours)]
                 below.plot(steps, apart, label=row.name, lw=1.0, ls="--" if row.library == "ours" else "-")
         above.set(title=name, ylabel="loss [nats/token]")

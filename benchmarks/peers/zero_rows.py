@@ -51,8 +51,8 @@ SETUPS: Mapping[str, Setup] = {
     "tiny": Setup("tiny", 2, 60, 10, _FP32, cpu=True),
     "256x4": Setup("256x4", 1, 40, 8, _FP32, cpu=True),
     "tiny-bf16": Setup("tiny", 2, 60, 10, _BF16, cpu=True, stages=(3,)),
-    "1b": Setup("1b", 8, 100, 10, _BF16),
-    "8b": Setup("8b", 2, 40, 8, (*_BF16, "memory.checkpointing=full")),
+    "1b": Setup("1b", 8, 40, 10, _BF16),
+    "8b": Setup("8b", 2, 16, 8, (*_BF16, "memory.checkpointing=full")),
 }
 EXACT = "-exact"
 """Ends the name of the row whose weights are not rounded to bf16 before training, as they are in all others in bf16."""

@@ -6,6 +6,7 @@ Both libraries get the same module, weights and batches: only who cuts, gathers,
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,18 +41,25 @@ class Stepper(Protocol):
         """Return further figures of the row."""
 
 
+BEGAN = time.perf_counter()
+"""When this process began, after what it imports."""
+SAID = 8
+"""Into how many parts steps are cut whose beginning is said."""
+
 Make = Callable[[RunConfig, Path, World, torch.device, bool], Stepper]
 
 
 def first_weights(config: RunConfig, *, exact: bool) -> Fill:
     """Return what draws the weights that a row begins with, the same in every layout.
 
+    They are drawn where they are: on a CPU by a CPU's generator, on a GPU by that of a GPU, on both sides alike.
     DeepSpeed makes its fp32 master copy of weights that are bf16 already, so that rows in bf16 begin with weights
     rounded to it on both sides, unless they are to be `exact`.
     """
 
     def fill(module: Transformer) -> None:
-        initialise(module, config.seed)
+        initialise(module, config.seed, on_device=True)
+        progress("weights drawn")
         if config.precision.name == "bf16" and not exact:
             with torch.no_grad():
                 for weight in module.parameters():
@@ -59,6 +67,12 @@ def first_weights(config: RunConfig, *, exact: bool) -> Fill:
                     part.copy_(part.bfloat16())
 
     return fill
+
+
+def progress(said: str) -> None:
+    """Say how far the row is, and after how long [s], where the log of the first rank has it."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(f"[{time.perf_counter() - BEGAN:6.1f} s] {said}", flush=True)
 
 
 def prepare_data(row: Row, root: Path) -> Path:
@@ -97,6 +111,8 @@ def measure(stepper: Stepper, row: Row, world: World, device: torch.device, befo
     found: list[tuple[Tensor, Tensor]] = []
     began = time.perf_counter()
     for number in range(row.steps):
+        if number % max(1, row.steps // SAID) == 0:
+            progress(f"step {number + 1} of {row.steps}")  # as it is launched: to wait for it would change its time
         if number == row.warmup:
             wait(device)
             if device.type == "cuda":
@@ -133,6 +149,7 @@ def traced(stepper: Stepper, folder: Path, world: World) -> None:
         stepper.step()
         profiler.boundary(number)
     profiler.close()
+    progress(f"{TRACED} further steps are recorded")
 
 
 def main(make: Make, description: str) -> None:
@@ -144,8 +161,11 @@ def main(make: Make, description: str) -> None:
     place = options.data / f"zipf{SHAPES[row.shape].vocabulary}"
     with joined(row, options, place, prepare_data) as (config, world, device):
         before = resident("VmRSS")
+        progress(f"{row.name}: {world.size} ranks have joined on {device.type}")
         stepper = make(config, options.data, world, device, row.name.endswith(EXACT))
+        progress("the model is sharded")
         figures = measure(stepper, row, world, device, before)
+        progress(f"{row.steps} steps are done")
         if options.trace is not None:
             traced(stepper, options.trace, world)
         write_figures(figures, world)

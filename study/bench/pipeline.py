@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -132,10 +133,20 @@ def measure(asked: Asked, backend: str) -> list[Found]:
         for schedule in asked.schedules:
             layout = asked.layout(schedule)
             for count in dict.fromkeys(micro_batches(layout, wanted) for wanted in asked.micro_batches):
+                began = time.monotonic()
                 found.append(found_of(layout, count, pipeline_ranks.measure(layout, count, folder, size)))
-                share = percent(found[-1].idle_share, 1)
-                print(f"{schedule}, {count} micro-batches: {share} idle", file=sys.stderr, flush=True)
+                print(sentence(found[-1], time.monotonic() - began), file=sys.stderr, flush=True)
     return found
+
+
+def sentence(found: Found, seconds: float) -> str:
+    """Return what is known of one schedule and number of micro-batches, and how long it took to find out [s]."""
+    measured, simulated = percent(found.idle_share, 1), percent(found.simulated_share, 1)
+    return (
+        f"{found.schedule}, {found.micro_batches} micro-batches: {measured} idle, simulated {simulated}, "
+        f"{percent(found.formula_share, 1)} by (p-1)/(m+p-1); step {found.step_ms:.4g} ms, simulated "
+        f"{found.simulated_ms:.4g} ms ({seconds:.0f} s)"
+    )
 
 
 def write(asked: Asked, found: Sequence[Row], folder: Path) -> list[Path]:

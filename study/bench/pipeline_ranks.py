@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -45,8 +46,8 @@ class Size:
 
 
 ON_CPU = Size("cpu", width=256, layers=8, head=64, length=128, precision="fp32", recorded=24)
-ON_GPUS = Size("cuda", width=2048, layers=8, head=128, length=4096, precision="bf16", recorded=12)
-"""Its passes take milliseconds: longer than a CPU needs to launch their kernels."""
+ON_GPUS = Size("cuda", width=2048, layers=8, head=128, length=8192, precision="bf16", recorded=8)
+"""A block's pass takes long enough for a CPU under the profiler to launch the kernels of the next one meanwhile."""
 POLL_SECONDS, GRACE_SECONDS, MOST_SECONDS = 0.2, 10.0, 300.0
 
 
@@ -78,12 +79,16 @@ def measure(layout: ParallelConfig, count: int, folder: Path, size: Size = ON_CP
     run = folder / f"{layout.pp_schedule}-{count}"
     run.mkdir()
     (run / "config.yaml").write_text(dump(asdict(config_of(layout, count, folder, size))), encoding="utf-8")
-    done = run_ranks(Launch(run, layout.pp), grace=GRACE_SECONDS, most_seconds=MOST_SECONDS, poll=POLL_SECONDS)
+    done = run_ranks(
+        Launch(run, layout.pp, saves=False), grace=GRACE_SECONDS, most_seconds=MOST_SECONDS, poll=POLL_SECONDS
+    )
     failed = done.failed
     if failed is not None:
         what = f"{layout.pp_schedule} with {count} micro-batches: rank {failed.rank} failed"
         raise ValueError(f"{what}: {' / '.join(failed.said[-2:]) or 'it said nothing'}")
-    return read([_trace(run / "profile", rank) for rank in range(layout.pp)], layout)
+    found = read([_trace(run / "profile", rank) for rank in range(layout.pp)], layout)
+    shutil.rmtree(run)  # traces of many micro-batches are large
+    return found
 
 
 def _trace(folder: Path, rank: int) -> dict[str, object]:

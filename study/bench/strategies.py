@@ -8,7 +8,8 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,7 @@ PURPOSE = (
     "Train the same model with DDP, FSDP1 and FSDP2 on ranks of this machine: speed, memory, messages, failures.\n"
     "Keys and groups of a study (model=1b, precision=bf16, batch.tokens=65536) say what is trained."
 )
+PICTURE = "strategies.png"
 __all__ = ["KEYS", "PURPOSE", "run"]
 
 
@@ -40,12 +42,17 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """
     asked = asked_of(words, gpu_count(), composed)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
     rows: list[Row] = []
     seen: list[Failure] = []
-    interrupted = not _all(asked, rows, seen)
-    found = Found(machine(asked), versions(), load, datetime.datetime.now(datetime.UTC).date().isoformat(), rows, seen)
+    found = Found(machine(asked), versions(), load, today, rows, seen)
+
+    def keep() -> None:  # whatever comes next may not end, or end this command
+        save(asked, found, as_fields(asked, found) | {"interrupted": True}, words)
+
+    interrupted = not _all(asked, rows, seen, keep)
     said = as_fields(asked, found) | {"interrupted": interrupted}
-    files = save(asked, found, said, words) if rows else []
+    files = [*save(asked, found, said, words), *picture(asked, found)] if rows else []
     lines = strategies_report.as_text(asked, found) if rows else ["nothing was measured"]
     lines += ["", *(f"wrote {path}" for path in files)] if files else []
     if interrupted:
@@ -53,19 +60,26 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return lines, said | {"files": [str(path) for path in files]}
 
 
-def _all(asked: Asked, rows: list[Row], seen: list[Failure]) -> bool:
-    """Measure, then plant failures, adding what is found to the lists; return False where Ctrl-C ended it."""
+def _all(asked: Asked, rows: list[Row], seen: list[Failure], keep: Callable[[], None]) -> bool:
+    """Measure, then plant failures, adding what is found to the lists; return False where Ctrl-C ended it.
+
+    keep: writes what is found so far; called after each strategy and failure.
+    """
     names = ", ".join(strategy.name for strategy in asked.strategies)
     _log(f"{asked.ranks} ranks over {asked.backend}: {names}, {asked.all_steps} steps each")
     with scratch_folder() as root:
         try:
             made_up.write_corpus(root, asked.base.data.vocab_size, asked.batch * asked.all_steps)
             for strategy in asked.strategies:
+                began = time.monotonic()
                 rows.append(measure(asked, strategy, root, asked.out, _log))
+                keep()
+                _log(f"{strategy.name}: {time.monotonic() - began:.0f} s in all, kept in {asked.out}")
             for strategy, row in zip(asked.strategies, rows, strict=True):
                 if asked.failures and row.error is None:
                     for one in failures(Patient(asked, strategy, root, row.losses)):
                         seen.append(one)
+                        keep()
                         _log(f"{one.strategy}, {one.failure}: {one.afterwards or one.happened}")
         except KeyboardInterrupt:
             return False
@@ -95,17 +109,23 @@ def as_fields(asked: Asked, found: Found) -> dict[str, Any]:
 
 
 def save(asked: Asked, found: Found, said: dict[str, Any], words: Sequence[str]) -> list[Path]:
-    """Write page, rows, JSON and picture; return the files."""
+    """Write page, rows and JSON; return the files."""
     asked.out.mkdir(parents=True, exist_ok=True)
-    page, rows, values, picture = (asked.out / f"strategies.{end}" for end in ("md", "csv", "json", "png"))
+    page, rows, values = (asked.out / f"strategies.{end}" for end in ("md", "csv", "json"))
     command = f"python -m study bench strategies {shlex.join(words)}".strip()
-    write_atomic(page, strategies_report.as_markdown(asked, found, picture.name, command))
+    write_atomic(page, strategies_report.as_markdown(asked, found, PICTURE, command))
     write_atomic(rows, strategies_report.as_csv(found.rows))
     known = json.loads(json.dumps(said), parse_constant=lambda _: None)  # JSON has no word for what is no number
     write_json(values, known)
-    if any(row.error is None for row in found.rows):
-        strategies_report.draw(asked, found.rows, picture)
-    return [path for path in (page, rows, values, picture) if path.exists()]
+    return [page, rows, values]
+
+
+def picture(asked: Asked, found: Found) -> list[Path]:
+    """Draw what was measured, if anything was, and return the file."""
+    if all(row.error is not None for row in found.rows):
+        return []
+    strategies_report.draw(asked, found.rows, asked.out / PICTURE)
+    return [asked.out / PICTURE]
 
 
 def machine(asked: Asked) -> str:

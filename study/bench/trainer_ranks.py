@@ -87,6 +87,7 @@ def run_ranks(
     base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting_port())}
     base |= {"WORLD_SIZE": str(launch.ranks), "OMP_NUM_THREADS": "1"}
     command = trainer_command(launch.folder / "config.yaml", launch.until) + ["--unsaved"] * (not launch.saves)
+    command.append("--device-weights")  # drawn on the CPU, a billion weights take longer than the steps
     processes: dict[int, subprocess.Popen[bytes]] = {}
     sizes = [launch.log(rank).stat().st_size if launch.log(rank).exists() else 0 for rank in range(launch.ranks)]
     began, at, ours = time.monotonic(), dict[int, float](), set[int]()

@@ -15,6 +15,7 @@ from benchmarks.peers import zero_rows
 from benchmarks.peers.zero_report import Compared, Script, code_lines, from_json, joined, report, to_json
 from benchmarks.peers.zero_rows import BUCKET, EXACT, expected, find, rows
 from benchmarks.peers.zero_trace import events_of, messages_of
+from benchmarks.trainer_peers import _reason
 from train.spec.accounting.step import Sheet, sheet
 from train.spec.communication.cluster import read_profile
 from train.spec.mesh import axes
@@ -183,3 +184,23 @@ def test_without_deepspeed_it_says_so_in_one_line(
     kept, scripts = from_json(json.loads((tmp_path / "deepspeed_zero3.json").read_text()))
     assert not any(row.measured for row in kept) and scripts[0].lines == 0
     assert "not measured" in (tmp_path / "deepspeed_zero3.md").read_text()
+
+
+def test_losses_of_other_numbers_of_steps_are_shown_and_not_compared() -> None:
+    ours = _row("ours-3-1b", measured=_figures([11.0, 9.0, 8.0]), about="then")
+    theirs = _row("deepspeed-3-1b", measured=_figures([11.0, 9.0]), about="now")
+    same = _row("ours-2-1b", measured=_figures([11.0, 9.0, 8.5]), about="then")
+    text = report([ours, theirs, same], [])
+    assert "| deepspeed-3-1b | 2 | 11.000000 | 9.000000 | of other steps than ours-3 |  |  |" in text
+    assert "| ours-2-1b | 3 | 11.000000 | 8.500000 | 5.0e-01 | 5.0e-01 | 0.0e+00 |" in text
+
+
+def test_a_row_that_was_stopped_says_how_far_it_was(tmp_path: Path) -> None:
+    log = tmp_path / "row.log"
+    log.write_text(
+        "[   9.1 s] weights drawn\n[  30.2 s] step 11 of 40\nW1124 Sending process 71 closing signal SIGTERM\n"
+        "Traceback (most recent call last):\ntorch.distributed.elastic.SignalException: Process 58 got signal: 15\n"
+    )
+    assert _reason(log) == "[  30.2 s] step 11 of 40"
+    log.write_text("[   9.1 s] weights drawn\nValueError: broken\nW1124 Sending process 71 closing signal SIGTERM\n")
+    assert _reason(log) == "ValueError: broken"

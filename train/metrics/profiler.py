@@ -5,6 +5,8 @@ Everything is off unless the config asks for it (section `profile`), except what
 
 from __future__ import annotations
 
+import gzip
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,15 +99,38 @@ class Profiler:
         self._running.stop()
         self._folder.mkdir(parents=True, exist_ok=True)
         trace = self._folder / f"step-{step:09d}-rank-{self._rank}.json.gz"
-        self._running.export_chrome_trace(str(trace))
-        kernels = [
-            (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
-            for event in self._running.events() or ()  # type: ignore[no-untyped-call]
-            if event.device_type == DeviceType.CUDA
-        ]
+        self._export(trace)
+        kernels = spans(self._running, DeviceType.CUDA)
         if kernels:
             self._record(step, communication(kernels, self._config.steps))
         self._running = None
+
+    def _export(self, trace: Path) -> None:
+        """Write the trace. torch itself would compress it as much as can be, which takes several times as long."""
+        assert self._running is not None
+        plain = trace.with_name(f".{trace.name.removesuffix('.gz')}")
+        self._running.export_chrome_trace(str(plain))
+        part = trace.with_name(f".{trace.name}")
+        with plain.open("rb") as source, gzip.open(part, "wb", compresslevel=1) as packed:
+            shutil.copyfileobj(source, packed, 1 << 20)
+        plain.unlink()
+        part.rename(trace)
+
+
+def spans(profile: torch.profiler.profile, device: DeviceType) -> list[tuple[str, float, float]]:
+    """Return (name, start, end) [s] of what ran on a type of device in a recording, by a clock that begins anywhere.
+
+    Ranges that only have a name there, as the whole step has on a GPU, did not run. torch's own `events()` first makes
+    objects of everything on the host, which takes longer than many steps.
+    """
+    results = getattr(profile.profiler, "kineto_results", None)
+    if results is None:
+        return []
+    return [
+        (event.name(), event.start_ns() / 1e9, event.end_ns() / 1e9)
+        for event in results.events()
+        if event.device_type() == device and not event.is_user_annotation()
+    ]
 
 
 def communication(kernels: Sequence[tuple[str, float, float]], steps: int) -> dict[str, float]:

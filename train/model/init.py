@@ -19,9 +19,16 @@ BLOCK = 1 << 22
 """Most values of one block, which has at least one row: 16 MiB of fp32."""
 
 
+CPU = torch.device("cpu")
+
+
 @torch.no_grad()
-def initialise(model: Transformer, seed: int) -> None:
-    """Fill the weights, or this rank's parts of them, from `seed`, as `ParamSpec.init_std` says; buffers are 0."""
+def initialise(model: Transformer, seed: int, *, on_device: bool = False) -> None:
+    """Fill the weights, or this rank's parts of them, from `seed`, as `ParamSpec.init_std` says; buffers are 0.
+
+    on_device: draw each weight where it is, by the device's own generator. On a GPU that takes a small part of the
+    time and gives other numbers, the same in every layout on GPUs of one kind; on a CPU it changes nothing.
+    """
     for buffer in model.buffers():
         buffer.zero_()
     for name, weight in model.named_parameters():
@@ -32,22 +39,35 @@ def initialise(model: Transformer, seed: int) -> None:
             if spec.init_std is None:
                 part.fill_(1.0)
             else:
-                part.copy_(draw(name, spec.shape, region, seed).mul_(spec.init_std))
+                device = part.device if on_device else CPU
+                part.copy_(draw(name, spec.shape, region, seed, device).mul_(spec.init_std))
 
 
-def draw(name: str, shape: Iterable[int], region: tuple[slice, ...], seed: int) -> Tensor:
-    """Return `region` of the standard normal values that belong to (seed, name): fp32, on the CPU."""
+def draw(name: str, shape: Iterable[int], region: tuple[slice, ...], seed: int, device: torch.device = CPU) -> Tensor:
+    """Return `region` of the standard normal values that belong to (seed, name): fp32, on the device that draws."""
     *leading, width = shape
-    rows = torch.arange(int(torch.Size(leading).numel())).view(leading)[region[:-1]]
-    out = torch.empty(*rows.shape, len(range(width)[region[-1]]))
+    total = torch.Size(leading).numel()
+    rows = torch.arange(total).view(leading)[region[:-1]]
+    columns = region[-1]
+    out = torch.empty(*rows.shape, len(range(width)[columns]), device=device)
     flat, wanted = out.view(-1, out.shape[-1]), rows.flatten()
     height = max(1, BLOCK // width)
-    total = torch.Size(leading).numel()
+    first, last = int(wanted[0]), int(wanted[-1])
+    in_a_run = last - first + 1 == len(wanted)
     for block in torch.unique(wanted // height).tolist():
-        generator = torch.Generator().manual_seed(_block_seed(seed, name, block))
-        values = torch.empty(min(height, total - block * height), width).normal_(generator=generator)
-        mine = wanted // height == block
-        flat[mine] = values[wanted[mine] - block * height][:, region[-1]]
+        begin = block * height
+        end = min(begin + height, total)
+        generator = torch.Generator(device).manual_seed(_block_seed(seed, name, block))
+        if in_a_run and first <= begin and end <= last + 1 and out.shape[-1] == width:
+            flat[begin - first : end - first].normal_(generator=generator)  # the whole block, where it goes
+            continue
+        values = torch.empty(end - begin, width, device=device).normal_(generator=generator)
+        if in_a_run:
+            low, high = max(first, begin), min(last + 1, end)
+            flat[low - first : high - first] = values[low - begin : high - begin, columns]
+        else:
+            mine = (wanted // height == block).nonzero().flatten()
+            flat[mine.to(device)] = values[(wanted[mine] - begin).to(device)][:, columns]
     return out
 
 

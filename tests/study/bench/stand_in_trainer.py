@@ -1,8 +1,9 @@
 """Stands in for the trainer of two ranks: steps, checkpoints and words as it leaves them, without torch.
 
-`python -m tests.study.bench.stand_in_trainer --config RUN/config.yaml [--until TOKENS] [--unsaved]`. A rank whose peer
-has gone says so and ends with exit code 1. Started for the first time to go to the end, it stays at a step until that
-happens: a test that kills a rank meets it there, however late it looks.
+`python -m tests.study.bench.stand_in_trainer --config RUN/config.yaml [--until TOKENS] [--unsaved]`, with
+`--device-weights` or without. A rank whose peer has gone says so and ends with exit code 1. Started for the first time
+to go to the end, it stays at a step until that happens: a test that kills a rank meets it there, however late it
+looks.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path)
     parser.add_argument("--until", type=int)
     parser.add_argument("--unsaved", action="store_true")
+    parser.add_argument("--device-weights", action="store_true")
     options = parser.parse_args()
     folder, rank = options.config.parent, int(os.environ["RANK"])
     config = load(options.config)

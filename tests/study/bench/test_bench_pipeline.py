@@ -13,7 +13,19 @@ import pytest
 
 from study.__main__ import main
 from study.bench import made_up, pipeline_ranks
-from study.bench.pipeline_table import Asked, Row, best, found_of, full_from, measured_table, rows, sentences, table
+from study.bench.pipeline import sentence
+from study.bench.pipeline_table import (
+    Asked,
+    Found,
+    Row,
+    best,
+    found_of,
+    full_from,
+    measured_table,
+    rows,
+    sentences,
+    table,
+)
 from study.planning.timeline_picture import FILLS, draw, lane, ticks_of
 from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import SCHEDULES, can_split
@@ -171,3 +183,19 @@ def test_the_trainer_runs_its_passes_in_the_simulated_order(tmp_path: Path) -> N
     for step in found.held_out:
         assert tuple(tuple(timed.one for timed in rank) for rank in step.ranks) == orders(layout, 3)
     assert 0 < found.idle_share < 1
+
+
+def test_what_is_found_is_said_as_it_comes_with_what_was_simulated() -> None:
+    found = Found("1f1b", 4, idle_share=0.248, simulated_share=0.231, even_share=0.2, formula_share=0.2, step_ms=61.26,
+                  simulated_ms=60.0)  # fmt: skip
+    assert sentence(found, 21.4) == (
+        "1f1b, 4 micro-batches: 24.8 % idle, simulated 23.1 %, 20.0 % by (p-1)/(m+p-1); step 61.26 ms, simulated 60 ms "
+        "(21 s)"
+    )
+
+
+def test_a_run_on_gpus_has_passes_that_outlast_their_launches(tmp_path: Path) -> None:
+    layout = ParallelConfig(pp=2, pp_schedule="1f1b")
+    config = pipeline_ranks.config_of(layout, 4, tmp_path, pipeline_ranks.ON_GPUS)
+    assert (config.data.sequence_length, config.profile.steps, config.batch.tokens) == (8192, 8, 4 * 8192)
+    assert config.budget.tokens == (pipeline_ranks.FIRST + 8) * 4 * 8192

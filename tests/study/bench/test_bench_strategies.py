@@ -248,14 +248,19 @@ def test_ranks_that_outlive_another_are_ended(tmp_path: Path, monkeypatch: pytes
 def test_ctrl_c_keeps_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    written: list[Any] = []
+
     def pressed(asked: Asked, strategy: Any, root: Path, out: Path, say: Any) -> Row:
         if strategy.name == "fsdp1":
+            written.append(json.loads((tmp_path / "out" / "strategies.json").read_text()))
             raise KeyboardInterrupt
         return ROW
 
     monkeypatch.setattr(strategies, "measure", pressed)
     assert main(["bench", "strategies", *TINY, f"out={tmp_path / 'out'}"]) == 130
     assert "interrupted: 1 of 3 strategies were measured, and are kept" in capsys.readouterr().out
+    assert [len(one["rows"]) for one in written] == [1], "the first is kept before the second begins"
+    assert (tmp_path / "out" / "strategies.md").exists()
     assert json.loads((tmp_path / "out" / "strategies.json").read_text())["interrupted"]
 
 

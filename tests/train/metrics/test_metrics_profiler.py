@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.profiler import DeviceType
 
-from train.metrics.profiler import Profiler
+from train.metrics.profiler import Profiler, spans
 from train.metrics.timers import Clock
 from train.spec.config import ProfileConfig
 
@@ -53,3 +54,21 @@ def test_phases_are_nvtx_ranges_on_a_gpu_where_that_is_asked_for(monkeypatch: py
         with clock.phase("forward"), clock.phase("inner"):
             pass
     assert said == ["forward", "inner", "end", "end"]
+
+
+def test_spans_are_those_of_torchs_events_without_the_ranges_that_only_have_a_name() -> None:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profile, torch.profiler.record_function("a range"):
+        torch.zeros(50) + 1
+    found = spans(profile, DeviceType.CPU)
+    expected = [one for one in profile.events() if not one.is_user_annotation]
+    assert {"aten::zeros", "aten::add"} <= {name for name, _, _ in found}
+    assert "a range" in {one.name for one in profile.events()}
+    names = {one.name for one in expected}
+    mine = sorted((start, end, name) for name, start, end in found if name in names)
+    theirs = sorted((one.time_range.start, one.time_range.end, one.name) for one in expected)
+    first, begin = mine[0][0], theirs[0][0]
+    assert [name for _, _, name in mine] == [name for _, _, name in theirs]
+    for (start, end, _), (since, until, _) in zip(mine, theirs, strict=True):
+        assert (start - first, end - first) == pytest.approx(((since - begin) / 1e6, (until - begin) / 1e6), abs=1e-6)
+    assert spans(profile, DeviceType.CUDA) == []
