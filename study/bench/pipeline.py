@@ -124,12 +124,14 @@ def _backend(wanted: str | None, ranks: int, gpus: int) -> str:
 
 def measure(asked: Asked, backend: str) -> list[Found]:
     """Run the trainer with each schedule and number of micro-batches and read its traces, saying each on stderr."""
-    from study.bench import made_up, pipeline_ranks
+    from study.bench import pipeline_ranks
 
     size = pipeline_ranks.ON_GPUS if backend == "nccl" else pipeline_ranks.ON_CPU
     found = []
     with scratch_folder() as folder:
-        made_up.write_corpus(folder, pipeline_ranks.VOCABULARY)
+        layouts = {asked.layout(schedule) for schedule in asked.schedules}
+        most = max(micro_batches(layout, wanted) for layout in layouts for wanted in asked.micro_batches)
+        pipeline_ranks.write_corpus(folder, asked.pp, most, size)
         for schedule in asked.schedules:
             layout = asked.layout(schedule)
             for count in dict.fromkeys(micro_batches(layout, wanted) for wanted in asked.micro_batches):

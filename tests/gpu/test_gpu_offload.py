@@ -27,10 +27,16 @@ def test_moments_that_wait_on_the_cpu_change_no_number(tmp_path: Path, tiny: Run
         parallel=LAYOUTS[layout],
         health=HealthConfig(desync_steps=1),
     )
-    for name in ("none", "optimizer"):
-        config = write_config(tmp_path / name, replace(looked, memory=MemoryConfig(offload=name)))
-        for until in (1280, looked.budget.tokens):  # saved on the way, and on from there
-            ranks = [start(config, "--until", str(until), env=environment) for environment in environments(2)]
-            for rank in ranks:
-                finish(rank)
+    configs = [
+        write_config(tmp_path / name, replace(looked, memory=MemoryConfig(offload=name)))
+        for name in ("none", "optimizer")
+    ]
+    for until in (1280, looked.budget.tokens):  # saved on the way, and on from there; both runs start at once
+        both = [
+            start(config, "--until", str(until), env=environment)
+            for config in configs
+            for environment in environments(2)
+        ]
+        for rank in both:
+            finish(rank)
     assert values(tmp_path / "optimizer") == values(tmp_path / "none")

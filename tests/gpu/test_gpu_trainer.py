@@ -20,28 +20,36 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def on_cpu(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> list[float]:
-    folder = tmp_path_factory.mktemp("gpu") / "cpu"
-    finish(start(write_config(folder, tiny)))
-    return losses(folder)
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Path:
+    """The folder of runs that have ended. They run at once: a run of this size takes the time of its start."""
+    folder = tmp_path_factory.mktemp("gpu")
+    on_gpu = with_runtime(tiny, device="cuda")
+    configs = {
+        "cpu": tiny,
+        "fp32": replace(on_gpu, precision=PrecisionConfig(name="fp32")),
+        "bf16": replace(on_gpu, precision=PrecisionConfig(name="bf16")),
+        "watched": with_runtime(on_gpu, system_seconds=1e-9),
+    }
+    for process in [start(write_config(folder / name, config)) for name, config in configs.items()]:
+        finish(process)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_cpu(runs: Path) -> list[float]:
+    return losses(runs / "cpu")
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 2e-4), ("bf16", 3e-2)])
-def test_losses_are_those_of_the_cpu(
-    tmp_path: Path, tiny: RunConfig, on_cpu: list[float], precision: str, bound: float
-) -> None:
-    folder = tmp_path / precision
-    config = replace(with_runtime(tiny, device="cuda"), precision=PrecisionConfig(name=precision))
-    finish(start(write_config(folder, config)))
+def test_losses_are_those_of_the_cpu(runs: Path, on_cpu: list[float], precision: str, bound: float) -> None:
+    folder = runs / precision
     assert losses(folder) == pytest.approx(on_cpu, abs=bound)
     assert read_outcome(folder)["device"].startswith("cuda")
 
 
-def test_a_run_tells_how_busy_its_gpu_was(tmp_path: Path, tiny: RunConfig, on_cpu: list[float]) -> None:
-    config = write_config(tmp_path / "run", with_runtime(tiny, device="cuda", system_seconds=1e-9))
-    finish(start(config))
-    assert losses(config.parent) == pytest.approx(on_cpu, abs=2e-4)
-    found = [r["metrics"] for r in records_so_far(config.parent) if r["kind"] == "system"]
+def test_a_run_tells_how_busy_its_gpu_was(runs: Path, on_cpu: list[float]) -> None:
+    assert losses(runs / "watched") == pytest.approx(on_cpu, abs=2e-4)
+    found = [r["metrics"] for r in records_so_far(runs / "watched") if r["kind"] == "system"]
     assert found
     for sample in found:
         assert 0 <= sample["gpu_0_utilization_percentage"] <= 100

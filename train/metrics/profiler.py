@@ -127,7 +127,7 @@ def spans(profile: torch.profiler.profile, device: DeviceType) -> list[tuple[str
     if results is None:
         return []
     return [
-        (event.name(), event.start_ns() / 1e9, event.end_ns() / 1e9)
+        (event.name(), event.start_ns() / 1e9, (event.start_ns() + event.duration_ns()) / 1e9)
         for event in results.events()
         if event.device_type() == device and not event.is_user_annotation()
     ]

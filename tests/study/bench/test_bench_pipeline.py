@@ -28,6 +28,7 @@ from study.bench.pipeline_table import (
 )
 from study.planning.timeline_picture import FILLS, draw, lane, ticks_of
 from train.spec.config import ParallelConfig
+from train.spec.manifest import read_manifest
 from train.spec.pipeline_layout import SCHEDULES, can_split
 from train.spec.pipeline_schedule.observed import observe
 from train.spec.pipeline_schedule.orders import Kind, orders
@@ -194,8 +195,12 @@ def test_what_is_found_is_said_as_it_comes_with_what_was_simulated() -> None:
     )
 
 
-def test_a_run_on_gpus_has_passes_that_outlast_their_launches(tmp_path: Path) -> None:
+def test_a_run_on_gpus_reads_no_text_twice(tmp_path: Path) -> None:
     layout = ParallelConfig(pp=2, pp_schedule="1f1b")
     config = pipeline_ranks.config_of(layout, 4, tmp_path, pipeline_ranks.ON_GPUS)
     assert (config.data.sequence_length, config.profile.steps, config.batch.tokens) == (8192, 8, 4 * 8192)
     assert config.budget.tokens == (pipeline_ranks.FIRST + 8) * 4 * 8192
+    pipeline_ranks.write_corpus(tmp_path, 2, 4, pipeline_ranks.ON_GPUS)
+    splits = read_manifest(tmp_path / f"{made_up.NAME}-bpe{pipeline_ranks.VOCABULARY}").splits
+    assert splits["train"].tokens > config.budget.tokens
+    assert config.eval.sequences * 8192 < splits["validation"].tokens
