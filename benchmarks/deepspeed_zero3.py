@@ -208,10 +208,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     found[place] = measured(row, compare(row, cluster), options.limit, traces, options.logs)
                     keep(found, written, options.write)
                     print(_said(found[place], time.perf_counter() - began), flush=True)
-    if options.predict:
-        written = written or scripts(options.limit, None)
-    elif not options.rows:
+    on_cpu = any(zero_rows.SETUPS[name].cpu for name in options.setups)
+    if not options.predict and not options.rows and on_cpu:  # the scripts run on the CPU, too
         written = scripts(options.limit, options.logs)
+    written = written or scripts(options.limit, None)
     keep(found, written, options.write)
     if options.figure is not None:
         draw(found, options.figure)

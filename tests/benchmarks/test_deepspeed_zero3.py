@@ -204,3 +204,22 @@ def test_a_row_that_was_stopped_says_how_far_it_was(tmp_path: Path) -> None:
     assert _reason(log) == "[  30.2 s] step 11 of 40"
     log.write_text("[   9.1 s] weights drawn\nValueError: broken\nW1124 Sending process 71 closing signal SIGTERM\n")
     assert _reason(log) == "ValueError: broken"
+
+
+@pytest.mark.parametrize(("words", "run"), [(["--setups", "1b", "8b"], False), (["--setups", "1b", "tiny"], True)])
+def test_scripts_run_with_the_rows_of_a_cpu(
+    words: list[str], run: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Path | None] = []
+
+    def scripts(limit: float, logs: Path | None) -> list[Script]:
+        asked.append(logs)
+        return [Script("way", 7)]
+
+    monkeypatch.setattr(command, "find_spec", lambda name: object())
+    monkeypatch.setattr(command, "due", lambda row, options: False)
+    monkeypatch.setattr(command, "scripts", scripts)
+    assert command.main([*words, "--write", str(tmp_path), "--logs", str(tmp_path)]) == 0
+    assert asked == [tmp_path if run else None]
+    assert command.main([*words, "--write", str(tmp_path), "--logs", str(tmp_path)]) == 0
+    assert asked[1:] == ([tmp_path] if run else []), "what is known of them stays"
