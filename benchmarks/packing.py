@@ -210,6 +210,12 @@ def size(text: str) -> float:
     return float(text[:-1]) * 1e6 if text.upper().endswith("M") else float(text)
 
 
+def has_gpu() -> bool:
+    """Return whether torch finds a GPU, as a process says that ends: this one holds nothing of it."""
+    said = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", said], check=False).returncode == 0
+
+
 def about(device: str) -> str:
     """Return the device and torch, as a process says that ends: this one holds nothing of the GPU."""
     name = "torch.cuda.get_device_name()" if device == "cuda" else "'CPU'"
@@ -236,6 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "mps" in ways and shutil.which(CONTROL) is None:
         print(f"{CONTROL} is missing here: only time slices are measured")
         ways = ["slices"]
+    if options.device == "cuda" and not has_gpu():
+        parser.error("--device cuda needs an NVIDIA GPU, and torch finds none here: give --device cpu")
     end, alone = time.monotonic() + options.seconds, dict[str, float]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

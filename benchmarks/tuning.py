@@ -188,11 +188,14 @@ def _figures(losses: Mapping[int, float], reference: Mapping[int, float]) -> lis
     return [*found, f"{middle:+.3f}", f"{middle - reach:+.3f} to {middle + reach:+.3f}"]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing and print the tables."""
     parser = Parser(prog="python -m benchmarks.tuning", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(one.name for one in SECTIONS)}; default: all")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    names = [one.name for one in SECTIONS]
+    if unknown := [name for name in options.sections if name not in names]:
+        parser.error(f"there is no section {unknown[0]}: choose among {', '.join(names)}")
     print(
         f"loss: validation [nats per byte], mean over seeds; sd: over seeds; interval: {CONFIDENCE:.0%}, by Student's t"
     )

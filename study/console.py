@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 import runpy
 import sys
-from importlib.util import find_spec
 
 from study import __version__
 from study.commands import COMMANDS
+from train.spec.not_installed import not_installed
 
 MODULES = {
     "sweep": ("study.sweep", "make the points of a study and submit them; --help lists every key"),
@@ -55,14 +55,10 @@ def main() -> int:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as error:
-        lacking = (error.name or "").partition(".")[0]
-        if not lacking or find_spec(lacking) is not None:
+        said = not_installed(error)
+        if not said:
             raise
-        print(
-            f"scaling-study {name}: it needs the module {lacking}, which is not installed here: run pip install . in "
-            "the project's folder (requirements/laws.txt installs only what fitting laws needs)",
-            file=sys.stderr,
-        )
+        print(f"scaling-study {name}: {said}", file=sys.stderr)
         return 2
     return 0
 

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 WRONG = 2
 """Exit code of `python -m study.sweep` for what a person got wrong."""
 
+ERRORS = ("study.sweep: ", "error: ")
+"""How an error begins that a person can put right, of this command and of the one that prepares data."""
+ERROR_LINES = 2
+"""Of an error, which is the last that is printed."""
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -187,19 +192,27 @@ def _named(overrides: Sequence[str]) -> tuple[str, Path]:
 
 
 def _run(given: Sequence[str], show: Callable[[str], object] | None) -> str:
-    """Run the command, show its lines as they come, and return them; errors as :func:`submit` says."""
+    """Run the command, show its lines as they come, and return them; errors as :func:`submit` says.
+
+    What may be the error is shown once it turns out that it is none: what is raised is not printed as well.
+    """
     command = [sys.executable, "-u", "-m", "study.sweep", *given]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        lines = []
+        lines: list[str] = []
+        held: list[str] = []
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
-            if show is not None:
-                show(line.rstrip("\n"))
+            held.append(line.rstrip("\n"))
+            while held and show is not None and not (held[0].startswith(ERRORS) and len(held) <= ERROR_LINES):
+                show(held.pop(0))
         code = process.wait()
     output = "".join(lines)
+    while held and show is not None and code != WRONG:
+        show(held.pop(0))
     if code == WRONG:
-        said = [line for line in lines if line.startswith("study.sweep: ")] or lines[-1:]
+        begins = [place for place, line in enumerate(lines) if line.startswith("study.sweep: ")]
+        said = lines[begins[-1] :] if begins else lines[-1:]
         raise ValueError("".join(said).removeprefix("study.sweep: ").strip())
     if code > 1 or code < 0:
         raise RuntimeError(f"python -m study.sweep {' '.join(given)} ended with {code}:\n{output[-2000:]}")

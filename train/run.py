@@ -27,6 +27,7 @@ from train.spec.deprecated import complaints
 from train.spec.device_choices import Gpu, advice, choose, in_words
 from train.spec.frozen_run import begun, load
 from train.spec.mesh import axes, check, copies
+from train.spec.not_installed import not_installed
 
 if TYPE_CHECKING:
     from train.trainer import Trainer
@@ -58,6 +59,10 @@ def main(arguments: list[str] | None = None, flag: StopFlag | None = None, start
     except ValueError as error:  # what a user can put right; anything later is a traceback
         print(f"error: {error}", file=sys.stderr)
         return _failed(REFUSED)
+    except ModuleNotFoundError as error:
+        said = not_installed(error)
+        print(f"error: {said}", file=sys.stderr) if said else traceback.print_exc()
+        return _failed(REFUSED if said else FAILED)
     except Exception:
         traceback.print_exc()
         return _failed()

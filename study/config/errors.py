@@ -6,12 +6,19 @@ import difflib
 import errno
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from study.config.schema import sections
 
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
 UNQUOTED = re.compile(r"[^\w\s/\\+.$%*@?|:,=()\[\]{}-]", re.ASCII)
 """A sign that Hydra's grammar knows in quotes only."""
+
+
+SHORTEST = 3
+"""Letters that a word needs for a longer one to be taken for it."""
 
 
 def valid_keys() -> list[str]:
@@ -36,6 +43,21 @@ def missing_values(plain: Mapping[str, Any]) -> str:
         if value == "???":
             return f"{path} has no value yet: give it, as {path}=…"
     return ""
+
+
+def check_deletions(overrides: Iterable[Override]) -> None:
+    """Raise ValueError for a word that deletes (`~model`, `~optim.lr`): what a config lacks would be the default."""
+    parts = [part.path for part in sections() if part.path]
+    for override in overrides:
+        key = override.key_or_group
+        if not override.is_delete() or override.is_hydra_override():
+            continue
+        if key not in (*valid_keys(), *parts):
+            raise ValueError(unknown_key(key))
+        instead = f"{key}=OPTION" if key in parts else f"{key}=VALUE, or {key}=null for none where that is allowed"
+        raise ValueError(
+            f"{override.input_line}: nothing can be deleted from a config; leave the word out, or give {instead}"
+        )
 
 
 def explain(error: ValueError, plain: Mapping[str, Any]) -> str:
@@ -112,7 +134,8 @@ def _suggestion(path: str) -> str:
     longer = [key for key in inside if key.startswith(f"{path}_")]
     if longer:
         return f"did you mean {' or '.join(longer)}?"
-    near = difflib.get_close_matches(leaf, [key.rsplit(".", 1)[-1] for key in inside], n=1, cutoff=0.5)
+    leaves = [key.rsplit(".", 1)[-1] for key in inside]
+    near = _abbreviated(leaf, leaves) or difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.5)
     if near:
         return f"did you mean {section}.{near[0]!s}?"
     same_leaf = [key for key in keys if key.rsplit(".", 1)[-1] == leaf]
@@ -124,6 +147,13 @@ def _suggestion(path: str) -> str:
     if close:
         return f"did you mean {close[0]}?"
     return "python -m study.sweep --help lists every key"
+
+
+def _abbreviated(leaf: str, leaves: Iterable[str]) -> list[str]:
+    """Return the key whose first word a longer word begins with, as mem_gb for memory; of several the longest."""
+    first = {name: name.partition("_")[0] for name in leaves}
+    found = [name for name, word in first.items() if len(word) >= SHORTEST and leaf.startswith(word)]
+    return sorted(found, key=lambda name: len(first[name]))[-1:]
 
 
 def _unknown(plain: Mapping[str, Any], prefix: str, known: set[str], parts: set[str]) -> Iterable[str]:

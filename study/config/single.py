@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from study.config.compose import check, conf_folder
-from study.config.errors import from_hydra
+from study.config.errors import check_deletions, from_hydra
 from study.config.schema import StudyConfig
 
 
@@ -20,7 +20,9 @@ def composed(words: Sequence[str]) -> StudyConfig:
 
     GlobalHydra.instance().clear()
     try:
-        several = [o.input_line for o in OverridesParser.create().parse_overrides(list(words)) if o.is_sweep_override()]
+        parsed = OverridesParser.create().parse_overrides(list(words))
+        check_deletions(parsed)
+        several = [o.input_line for o in parsed if o.is_sweep_override()]
         if several:
             raise ValueError(f"{several[0]} stands for several values: give one, as this is about one run")
         with initialize_config_dir(str(conf_folder()), version_base="1.3"):

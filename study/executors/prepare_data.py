@@ -20,7 +20,7 @@ from study.executors import load
 from study.process.children import job_environment
 from study.records.corpus import DATA, Corpus, check, corpus_of
 from study.storage.files import has_ended, naming
-from train.spec.config import DataConfig, RunConfig
+from train.spec.config import DataConfig, RunConfig, SourceConfig
 from train.spec.extensions import ARROW, DEFAULT, extension_of
 from train.spec.manifest import BYTES_VOCABULARY, Manifest, folder
 
@@ -31,6 +31,8 @@ Told twice it might be disturbed while it cleans up.
 """
 LOOKED_AT = 10_000
 """Files of a folder by whose names a command sees whether there is text, before a job is asked for."""
+TABLES = 20
+"""Files of a folder whose columns it looks at, at most."""
 Report = Callable[[str], None]
 SCRATCH = ".prepare-"
 """How folders begin in which a command keeps what it tells the process that prepares data: host and process follow."""
@@ -78,25 +80,46 @@ def _check_sources(data: DataConfig) -> None:
             f"data.vocab_size={data.vocab_size} is not allowed for data.tokenizer=bpe: at least {BYTES_VOCABULARY}, "
             "one for each byte and the document separator"
         )
-    named = {f"data.sources.{place}": (one.source, one.extensions) for place, one in enumerate(data.sources)}
-    for key, (source, extensions) in (named or {"data": (data.source, data.extensions)}).items():
-        if source is None:
+    read: dict[str, DataConfig | SourceConfig] = {f"data.sources.{at}": one for at, one in enumerate(data.sources)}
+    for key, one in (read or {"data": data}).items():
+        if one.source is None:
             continue
-        folder = Path(source).expanduser()
+        folder, extensions = Path(one.source).expanduser(), one.extensions or DEFAULT
         if not folder.is_dir():
-            raise ValueError(f"{key}.source={source}: there is no such folder: name the one that holds your text")
-        if not _may_hold_text(folder, extensions or DEFAULT):
+            raise ValueError(f"{key}.source={one.source}: there is no such folder: name the one that holds your text")
+        files = (Path(at, name) for at, _, names in os.walk(folder, followlinks=True) for name in names)
+        looked_at = list(itertools.islice(files, LOOKED_AT))
+        kinds = {path: kind for path in looked_at if (kind := extension_of(path.name, (*extensions, ARROW)))}
+        if not kinds and len(looked_at) < LOOKED_AT:
             raise ValueError(
-                f"{key}.source={source}: no file of {', '.join(extensions or DEFAULT)} in this folder: name the one "
+                f"{key}.source={one.source}: no file of {', '.join(extensions)} in this folder: name the one "
                 f"that holds your text, or say in {key}.extensions which files are text"
             )
+        if set(kinds.values()) == {".parquet"}:
+            columns = {f"{key}.text_column": one.text_column, f"{key}.prompt_column": one.prompt_column}
+            _check_columns(sorted(kinds)[:TABLES], columns)
 
 
-def _may_hold_text(folder: Path, extensions: Sequence[str]) -> bool:
-    """Whether a folder holds a file that is text, or so many others that to look through them takes time."""
-    names = (name for _, _, files in os.walk(folder, followlinks=True) for name in files)
-    looked_at = list(itertools.islice(names, LOOKED_AT))
-    return len(looked_at) == LOOKED_AT or any(extension_of(name, (*extensions, ARROW)) for name in looked_at)
+def _check_columns(tables: Sequence[Path], columns: Mapping[str, str | None]) -> None:
+    """Raise ValueError for a column, by the key that names it, that none of some parquet files has.
+
+    Only their ends are read, and no more of them once one has the columns. What is damaged is left to who reads it.
+    """
+    import pyarrow
+    from pyarrow.parquet import read_schema
+
+    lacking = ""
+    for path in tables:
+        try:
+            there = read_schema(path).names
+        except (pyarrow.ArrowException, OSError):
+            return
+        absent = next((f"{key}={name}" for key, name in columns.items() if name and name not in there), "")
+        if not absent:
+            return
+        lacking = lacking or f"{absent}: {path} has no such column: name one of {', '.join(there) or 'none'}"
+    if lacking:
+        raise ValueError(lacking)
 
 
 def in_job(cluster: ClusterConfig) -> bool:

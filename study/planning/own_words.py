@@ -11,10 +11,11 @@ MEMORY = "cluster.gpu_memory_gb"
 
 
 def split(words: Sequence[str], own: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the words that are named in `own` by name, and the others; ValueError for one misspelt or empty.
+    """Return the words that are named in `own` by name, and the others.
 
-    own: what each word says.
+    own: what each word says. ValueError for a word that is misspelt, empty or given twice.
     """
+    _refuse_repeated(words)
     found: dict[str, str] = {}
     rest = []
     for word in words:
@@ -45,6 +46,15 @@ def folder(own: Mapping[str, str], means: Mapping[str, str]) -> Path | None:
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"out={out} is a file: give the {means['out']}")
     return out
+
+
+def _refuse_repeated(words: Sequence[str]) -> None:
+    """Raise ValueError for a key that is given two values."""
+    said: dict[str, str] = {}
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if equals and said.setdefault(name.lstrip("+"), word) != word:
+            raise ValueError(f"{name} is given twice: {said[name.lstrip('+')]} and {word}; leave one out")
 
 
 def _meant(name: str, own: Mapping[str, str]) -> str | None:

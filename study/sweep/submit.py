@@ -19,7 +19,7 @@ from study.planning import devices, sizing
 from study.planning.estimate import RowState, rows, slots, speed
 from study.planning.plan import StudyPlan, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
-from study.planning.written import write
+from study.planning.written import check_writable, write
 from study.records import lineage
 from study.records.corpus import remarks
 from study.records.point import Point
@@ -76,9 +76,7 @@ def submit(composed: Sequence[Composed]) -> int:
 def _check_folder(config: StudyConfig) -> None:
     """Raise ValueError where the study cannot be written to, or is a search, whose points follow from its results."""
     folder = folder_of(config)
-    there = next(place for place in (folder.path, *folder.path.parents) if place.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise ValueError(f"paths.runs={config.paths.runs}: {there} is no folder that can be written to: name another")
+    check_writable(config)
     if folder.search.exists():
         raise ValueError(
             f"study.name={folder.name}: that study is a search, which makes its own points: take another name"

@@ -24,6 +24,7 @@ from study.planning import devices, sizing
 from study.planning.estimate import rows, slots, speed
 from study.planning.plan import common, folder_of
 from study.planning.ranks import tasks
+from study.planning.written import check_writable
 from study.process import code_snapshot as frozen_code
 from study.process.children import job_environment, python, spawn
 from study.reconcile.services import Services
@@ -68,6 +69,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
             "'optim.lr=tag(log,interval(1e-4,1e-2))'"
         )
     folder = folder_of(config)
+    check_writable(config)
     if not folder.search.exists() and (there := known_keys(folder)):
         raise ValueError(
             f"study.name={folder.name}: this study has points that no search made ({len(there):,}): take another name"

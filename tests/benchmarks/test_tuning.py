@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from benchmarks.tuning import QUIET, SECTIONS, Section, Trained, sweep, table, trained
+from benchmarks import packing
+from benchmarks.tuning import QUIET, SECTIONS, Section, Trained, main, sweep, table, trained
 
 PAGE = Path(__file__).parents[2] / "docs" / "tuning.md"
 RATES = SECTIONS[0]
@@ -25,6 +26,21 @@ def test_the_page_has_the_commands_that_were_measured() -> None:
         [word for word in sweep(one, command) if word not in QUIET] for one in SECTIONS for command in one.commands
     ]
     assert shown == measured
+
+
+def test_a_section_that_there_is_not_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["99"])
+    said = capsys.readouterr()
+    assert said.err.startswith("benchmarks.tuning: there is no section 99: choose among rates, batches, ")
+    assert (said.out, said.err.count("\n")) == ("", 1)
+
+
+def test_packing_says_that_it_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(packing, "has_gpu", lambda: False)
+    with pytest.raises(SystemExit):
+        packing.main([])
+    assert "--device cuda needs an NVIDIA GPU, and torch finds none here: give --device cpu" in capsys.readouterr().err
 
 
 def run(setting: Sequence[str], seed: int, loss: float, first: float | None = None) -> Trained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import study
 from study import notebook
 from tests.study.support.made import complete, end_attempt, make_study, start_run
 
+PRINTED = ("study.sweep: seed is given twice", "one", "two", "study.sweep: seed=x is not allowed")
 CONFIG = "study:\n  name: widths\npaths:\n  runs: {runs}\n"
 
 
@@ -77,6 +79,20 @@ def test_values_of_a_sweep_are_typed_as_on_the_command_line() -> None:
 def test_what_the_command_says_is_wrong_is_raised() -> None:
     with pytest.raises(ValueError, match=r"^unknown option --confg-name: did you mean --config-name\?$"):
         notebook.submit("study=smoke", "--confg-name=x", show=None)
+
+
+@pytest.mark.parametrize(("code", "shown"), [(0, [*PRINTED]), (2, [*PRINTED[:3]])])
+def test_what_is_raised_is_not_printed_as_well(
+    code: int, shown: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = tmp_path / "python"
+    command.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in PRINTED), f"exit {code}"]))
+    command.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(command))
+    seen: list[str] = []
+    with pytest.raises(ValueError, match=r"^seed=x is not allowed$") if code else nullcontext():
+        notebook._run([], seen.append)
+    assert seen == shown
 
 
 def test_points_are_a_frame_by_key(tmp_path: Path) -> None:

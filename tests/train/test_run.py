@@ -39,6 +39,23 @@ def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return call
 
 
+@pytest.mark.parametrize("lacking", ["no_such_module.part", "json"])
+def test_a_package_that_is_not_installed_is_said_in_a_line(
+    lacking: str, tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("the import failed", name=lacking)
+
+    monkeypatch.setattr(run, "_prepared", failing)
+    there = lacking == "json"
+    said = main(write_config(tmp_path / "run", tiny), run.FAILED if there else run.REFUSED)
+    if not there:
+        assert said.startswith("error: it needs the module no_such_module, which is not installed here: run pip")
+        assert said.count("\n") == 1
+    else:  # the fault is another one
+        assert said.startswith("Traceback")
+
+
 def test_help_loads_no_torch() -> None:
     code = "import sys, train.run\ntry: train.run.main(['--help'])\nexcept SystemExit: pass\n"
     code += "assert not {'torch', 'numpy', 'yaml'} & set(sys.modules)"

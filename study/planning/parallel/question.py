@@ -74,6 +74,7 @@ class Question:
 def ask(words: Sequence[str], compose: Compose) -> Question:
     """Return the question that words ask; ValueError names the word, its value and what would do."""
     own, rest = own_words.split(words, OWN)
+    study = compose(rest)  # first: a key that there is not is wrong whatever else is missing
     if "cluster" not in own:
         raise ValueError(
             f"cluster= is missing: give the {OWN['cluster']}; there are {', '.join(profiles.names())} "
@@ -84,7 +85,6 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     measuring = _measuring(own)
     top = max(own_words.number("top", own.get("top")) or TOP, 0 if measuring is None else measuring.top)
     given = _given(rest)
-    study = compose(rest)
     memory = profiles.memory(found, rest, study.cluster.gpu_memory_gb)
     asked = about(study.run(), found, gpus, memory, given)
     out = own_words.folder(own, OWN)

@@ -46,12 +46,12 @@ class Question:
 def ask(words: Sequence[str], compose: Compose) -> Question:
     """Return the question that words ask; ValueError names the word, its value and what would do."""
     own, rest = own_words.split(words, OWN)
+    study = compose(rest)  # first: a key that there is not is wrong whatever else is missing
     if "cluster" not in own:
         raise ValueError(f"cluster= is missing: give the {OWN['cluster']}, such as cluster=h200_x8_400g")
     found = profiles.profile(own["cluster"])
     gpus = own_words.number("gpus", own.get("gpus")) or profiles.innermost(found)
     slowest = _slowest(own.get("slowest"))
-    study = compose(rest)
     run = _on_device(resolve(study.run()), found)
     profiles.check_ranks(found, gpus)
     axes = axes_of(run, gpus)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow.parquet import write_table
 
 from study.config.schema import ClusterConfig
 from study.executors import prepare_data
@@ -33,6 +35,22 @@ def test_a_folder_without_text_is_noticed_before_a_job_is_asked_for(tmp_path: Pa
     gather(tmp_path, DataConfig(source=str(text)))
     with pytest.raises(ValueError, match="there is no such folder"):
         gather(tmp_path, DataConfig(source=str(text / "none")))
+
+
+def test_columns_that_no_parquet_file_has_are_noticed_before_it_is_read(tmp_path: Path) -> None:
+    write_table(pyarrow.table({"content": ["words"], "id": [1]}), tmp_path / "a.parquet")
+    source = str(tmp_path)
+    with pytest.raises(ValueError, match=r"^data.text_column=text: .*/a.parquet has no such column: name one of cont"):
+        gather(tmp_path, DataConfig(source=source))
+    gather(tmp_path, DataConfig(source=source, text_column="content"))
+    with pytest.raises(ValueError, match=r"^data.prompt_column=ask: .*a.parquet has no such column"):
+        gather(tmp_path, DataConfig(source=source, text_column="content", prompt_column="ask"))
+    with pytest.raises(ValueError, match=r"^data.sources.0.text_column=text: "):
+        gather(tmp_path, DataConfig(sources=(SourceConfig(name="a", source=source),)))
+    write_table(pyarrow.table({"text": ["words"]}), tmp_path / "b.parquet")
+    gather(tmp_path, DataConfig(source=source))
+    (tmp_path / "b.parquet").write_text("cut off")
+    gather(tmp_path, DataConfig(source=source))
 
 
 def test_linked_folders_and_saved_datasets_count(tmp_path: Path) -> None:

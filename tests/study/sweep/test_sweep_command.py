@@ -159,12 +159,17 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
         (["search.budgets=1e12"], "search.budgets=1000000000000.0 is not allowed: it takes a list in [ ]"),
         (["model.width=63"], "model.width=63 is not a multiple of model.head_dim=32"),
         (["-m", "seed=1,2", "+optim.eps=1e-9"], "An item is already at 'optim.eps'"),
-        (["--config-name", "confg"], "Cannot find primary config 'confg'"),
+        (["--config-name", "confg"], "--config-name=confg: there is no such config"),
         (["--config-dir", "nowhere"], "nowhere"),
         (["eval.count=${eval.cuont}"], "eval.cuont"),
         (["data=text"], "data.source has no value yet"),
         (["+model.extra=3"], "unknown key 'model.extra'"),
         (["~model.extra"], "unknown key 'model.extra'"),
+        (["~model"], "~model: nothing can be deleted from a config; leave the word out, or give model=OPTION"),
+        (["~model=tiny"], "~model=tiny: nothing can be deleted from a config"),
+        (["~study.name"], "~study.name: nothing can be deleted from a config; leave the word out, or give study.name="),
+        (["--cfg", "job", "~optim"], "~optim: nothing can be deleted from a config"),
+        (["cluster.memory=3"], "unknown key 'cluster.memory': did you mean cluster.mem_gb?"),
         (["--mutlirun"], "did you mean --multirun?"),
         (["--config-dir"], "--config-dir needs a value"),
         (["study.name=a/b"], "study.name='a/b' is not a folder name"),
@@ -209,6 +214,11 @@ def test_a_folder_that_cannot_be_written_is_said(
     assert main(["budget.tokens=12800"]) == 2
     assert f"paths.runs=runs: {here}/runs is no folder that can be written to" in capsys.readouterr().err
     assert execution.prepared == []
+    search = ["search=random", "budget.tokens=12800", "-m", "optim.lr=interval(0.001,0.01)"]
+    for words in ([], search):
+        for runs, said in (("runs", f"{here}/runs is"), ("/proc/here", "/proc is")):
+            assert main(["dry_run=true", f"paths.runs={runs}", *words]) == 2
+            assert f"paths.runs={runs}: {said} no folder that can be written to" in capsys.readouterr().err
 
 
 def test_a_search_and_points_of_ones_own_share_no_study(

@@ -40,6 +40,7 @@ def test_a_question_has_a_profile_gpus_and_what_stays() -> None:
     ("words", "said"),
     [
         (["gpus=8"], "cluster= is missing: give the profile of the machine"),
+        (["top=3", "top=4"], "top is given twice: top=3 and top=4; leave one out"),
         (["cluster=h200_x8"], "cluster=h200_x8 is no profile: did you mean cluster=h200_x8_400g?"),
         (["cluster=nowhere.yaml"], "cluster=nowhere.yaml is no profile"),
         (["cluster=h200_x8_400g", "gpus=60"], "gpus=60: levels.nvlink.ranks=8"),

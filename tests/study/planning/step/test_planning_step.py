@@ -6,13 +6,16 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as Tree
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from study.__main__ import main
+from study.config.single import composed
 from study.planning.memory.question import Subject
 from study.planning.memory.sheet import largest_micro_batch
+from study.planning.parallel.question import ask as ask_layouts
 from study.planning.step import plan
 from study.planning.step.answer import Answer, answer
 from study.planning.step.question import ask
@@ -104,6 +107,12 @@ def test_an_open_micro_batch_on_cpus_is_what_the_trainer_plans_with() -> None:
     found = answer(ask((f"cluster={CPU}", "parallel.dp_replicate=2"), config))
     planned = micro_batches_of(found.question.config, found.question.axes, "cpu")
     assert found.micro == planned and "as none was given" in verdict(found)
+
+
+@pytest.mark.parametrize("asks", [ask, ask_layouts])
+def test_a_key_that_there_is_not_is_said_before_a_word_that_is_missing(asks: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match=r"^unknown key 'unknown.key'"):
+        asks(("unknown.key=1",), composed)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,16 @@
+"""What is said where a package that a command needs is not installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+def not_installed(error: ModuleNotFoundError) -> str:
+    """Return which package lacks and what to do; nothing where the package is there, and the fault another one."""
+    lacking = (error.name or "").partition(".")[0]
+    if not lacking or find_spec(lacking) is not None:
+        return ""
+    return (
+        f"it needs the module {lacking}, which is not installed here: run pip install . in the project's folder "
+        "(requirements/laws.txt installs only what fitting laws needs)"
+    )
