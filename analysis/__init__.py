@@ -59,11 +59,15 @@ __all__ = [
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return list(__all__)
+    return ["__version__", *__all__]
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name, importing its module."""
+    if name == "__version__":
+        from study import __version__
+
+        return __version__
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     if name in _MODULES:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from analysis.report import sentences
@@ -10,6 +11,9 @@ from analysis.text import numbers
 
 if TYPE_CHECKING:
     from analysis.values.study_result import Fit
+
+WIDEST = 116
+"""Characters of a line that says why there is no figure."""
 
 
 def summary(fit: Mapping[str, Any], report: str | None = None, *, told: bool = False) -> str:
@@ -30,7 +34,15 @@ def summary(fit: Mapping[str, Any], report: str | None = None, *, told: bool = F
     if report is not None:
         lines.append(("report", report))
     width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines).translate(numbers.ASCII)
+    return "\n".join(f"{name:<{width}}  {part}" for name, part in _wrapped(lines)).translate(numbers.ASCII)
+
+
+def _wrapped(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the lines, a long reason why there is none on several of them, which end between words."""
+    for name, text in lines:
+        parts = textwrap.wrap(text, WIDEST, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")
+        parts = parts if text.startswith("none: ") else [text]
+        yield from zip((name, *("" for _ in parts[1:])), parts, strict=True)
 
 
 def used(fit: Fit) -> str:
@@ -180,7 +192,7 @@ def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
         size, name = numbers.finite(line.get("params")), str(line.get("approach"))
         if size is None:
             reason = str(line.get("reason") or "not possible")
-            found.append((f"  {name}", f"none: {reason if len(reason) <= 110 else reason[:107] + '...'}"))
+            found.append((f"  {name}", f"none: {reason}"))
             continue
         note = f" ({line['note']})" if line.get("note") else ""
         found.append((f"  {name}", f"{_exponents(line)}N* {numbers.amount(size)}{note}"))

@@ -45,10 +45,18 @@ FURTHER = (
     ),
     Key(
         "params",
-        "parameter count to use: matmul, total or non_embedding (default matmul); for a file: the kind it holds",
+        "parameter count to use: matmul, total or non_embedding (default matmul); for a file a label of yours, the "
+        "kind it holds",
     ),
-    Key("flop_rule", "file: how flops were counted; 6ND computes a missing column of params, tokens, flops", "given"),
-    Key("loss_unit", "nats per token (default), or bits per byte, which is comparable across tokenizers"),
+    Key(
+        "flop_rule",
+        "file: how flops were counted, a label of yours; 6ND also computes a missing column of params, tokens, flops",
+        "given",
+    ),
+    Key(
+        "loss_unit",
+        "nats per token (default), or bits per byte, which is comparable across tokenizers; for a file any label",
+    ),
     Key("tokenizer", "file: the tokenizer, if there is no column of this name"),
     Key("validation", "file: the validation set, if there is no column of this name"),
     Key("points", "study: all points, or latest: those of its latest command", "all"),

@@ -103,9 +103,10 @@ def names(key: Key, text: str) -> dict[str, str]:
 
 
 def parse(arguments: Iterable[str], keys: Sequence[Key]) -> dict[str, Any]:
-    """Return a value for every key; ValueError names an unknown key's nearest, a bad value, a key that is missing."""
+    """Return a value for every key; ValueError names an unknown key's nearest, a bad value, a key missing or twice."""
     known = {key.name: key for key in keys}
     given: dict[str, Any] = {}
+    said: dict[str, str] = {}
     for argument in arguments:
         name, equals, text = argument.partition("=")
         name = name.lstrip("-")
@@ -119,6 +120,8 @@ def parse(arguments: Iterable[str], keys: Sequence[Key]) -> dict[str, Any]:
             raise ValueError(f"{argument!r}: there is no key {name!r}{hint} Keys: {', '.join(known)}")
         if not equals or not text:
             raise ValueError(f"{argument!r}: write {name}=VALUE ({known[name].help})")
+        if said.setdefault(name, text) != text:
+            raise ValueError(f"{name} is given twice: {name}={said[name]} and {name}={text}; leave one out")
         given[name] = known[name].value(text)
     for key in keys:
         if key.required and key.name not in given:

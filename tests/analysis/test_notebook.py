@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 import analysis as sa
+import study
 from analysis.fit import fit as fit_frame
 from analysis.notebook import COMMAND_ONLY
 from analysis.results.fit_keys import KEYS
@@ -34,7 +35,8 @@ def fit() -> sa.StudyFit:
 
 
 def test_the_names_are_there_to_be_completed() -> None:
-    assert dir(sa) == sorted(sa.__all__, key=lambda name: (name.lower() == name, name))
+    assert dir(sa) == sorted([*sa.__all__, "__version__"], key=lambda name: (name.lower() == name, name))
+    assert sa.__version__ == study.__version__
     assert {"load", "fit", "fit_law", "compare", "plan", "StudyFit"} <= set(dir(sa))
     shown = {name for name in dir(sa.StudyFit) if not name.startswith("_")}
     assert {"law", "optimum", "plot_isoflop", "plot_frontier", "plot_residuals", "report", "save", "summary"} <= shown

@@ -319,8 +319,7 @@ def line_of(line: Mapping[str, Any]) -> str:
     """Return how an approach's line has to read."""
     name = f"  {line['approach']}"
     if line["params"] is None:
-        reason = line["reason"] if len(line["reason"]) <= 110 else line["reason"][:107] + "..."
-        return f"{name} none: {reason}"
+        return f"{name} none: {line['reason']}"
     between = ends([line["a_low"], line["a_high"]])
     known = "" if between == numbers.MISSING else f" ({between})"
     note = f" ({line['note']})" if line["note"] else ""
@@ -328,9 +327,24 @@ def line_of(line: Mapping[str, Any]) -> str:
     return f"{name} a {a}{known}, b {numbers.number(line['b'])}, N* {numbers.amount(line['params'])}{note}"
 
 
+def whole_lines(text: str) -> list[str]:
+    """Return the lines, those that were wrapped in one again; none of them is clipped or too wide."""
+    lines = text.splitlines()
+    column = re.match(r"fitted law +", lines[0])
+    assert column is not None
+    found: list[str] = []
+    for line in lines:
+        if len(line) - len(line.lstrip()) == column.end() + 2:
+            assert len(found[-1]) <= column.end() + 116
+            found[-1] += f" {line.strip()}"
+        else:
+            found.append(line)
+    return found
+
+
 def check_terminal(fit: Fit) -> None:
     told = to_json(fit)
-    text = summary(told).splitlines()
+    text = whole_lines(summary(told))
     problems = []
     approaches = {
         " ".join(line_of(line).split()).translate(numbers.ASCII) for line in told["record"].get("approaches", ())

@@ -16,6 +16,13 @@ def test_a_folder_that_is_or_can_be_made_is_let_pass_and_not_made(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+def test_a_key_that_is_given_two_values_is_refused() -> None:
+    keys = [commandline.Key("budget", "FLOPs", read=commandline.number)]
+    with pytest.raises(ValueError, match=r"^budget is given twice: budget=1e17 and budget=1e18; leave one out$"):
+        commandline.parse(["budget=1e17", "budget=1e18"], keys)
+    assert commandline.parse(["budget=1e17", "budget=1e17"], keys) == {"budget": 1e17}
+
+
 def test_files_and_broken_links_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, link = tmp_path / "file", tmp_path / "link"
     file.touch()
