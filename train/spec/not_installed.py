@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 
 def not_installed(error: ModuleNotFoundError) -> str:
-    """Return which package lacks and what to do; nothing where the package is there, and the fault another one."""
+    """Return which package is missing and what to do; nothing where the package is there and the fault another one."""
     lacking = (error.name or "").partition(".")[0]
     if not lacking or find_spec(lacking) is not None:
         return ""
