@@ -97,7 +97,7 @@ def test_forms_are_ranked_by_their_small_sample_criterion(monkeypatch: pytest.Mo
     np.testing.assert_array_equal(found["k"], [fit.free for fit in order])
     np.testing.assert_array_equal(found["nobs"], [20, 20])
     np.testing.assert_allclose(found["objective"], [fit.objective for fit in order])
-    with pytest.raises(ValueError, match="at least one fit"):
+    with pytest.raises(ValueError, match="needs a list of fits"):
         selection.compare([])
     with pytest.raises(ValueError, match="was fitted to 19 rows"):
         selection.compare([fits[0], fit_law(table.iloc[:19], "compute", loss="squared", resamples=0)])

@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
+from analysis.text import numbers
 from study.config.compose import Composer, HydraSource, conf_folder
 from study.planning.designs import expand
 from study.planning.estimate import Speed, rows
@@ -84,7 +85,8 @@ def test_the_table_bills_the_trunk_once_and_says_what_that_saves(branched: Study
     out = io.StringIO()
     Console(file=out, width=200).print(table(made, speed, 1, "title"))
     said = " ".join(out.getvalue().split())
-    assert f"{69_632 * each:.2e} FLOPs, 15 % less than the {81_920 * each:.2e} of 2 separate runs" in said
+    shared, apart = (numbers.scientific(tokens * each, 3) for tokens in (69_632, 81_920))
+    assert f"{shared} FLOPs, 15 % less than the {apart} of 2 separate runs" in said
 
 
 def test_a_branch_waits_for_its_parent_and_is_stranded_with_it(branched: StudyPlan) -> None:

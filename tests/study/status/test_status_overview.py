@@ -156,7 +156,13 @@ def test_no_retry_is_advised_that_must_fail() -> None:
 
 def test_the_table_fits_80_columns() -> None:
     long = status(
-        "abcdefabcdef", "interrupted", HALF, loss=1.5, attempt=12, job_id="1234567_999", overrides=("x=1",) * 40
+        "abcdefabcdef",
+        "interrupted",
+        HALF,
+        loss=1.5,
+        attempt=12,
+        job_id="1234567_999",
+        overrides=tuple(f"x{i}=1" for i in range(40)),
     )
     assert max(map(len, table([long], {}))) == 80
     assert max(map(len, table([long], {}, 140))) == 140
