@@ -10,7 +10,6 @@ import errno
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +19,7 @@ from train.spec.corpus_files import verify
 from train.spec.from_mapping import read, unknown_key
 from train.spec.interrupts import INTERRUPTED, WRONG, guarded
 from train.spec.manifest import Kind, Manifest, folder, read_manifest
+from train.spec.not_installed import missing_package
 
 _LINE_SECONDS = 0.1
 _LOG_SECONDS = 30.0
@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {in_words(error)}", file=sys.stderr)
         return WRONG if isinstance(error, ValueError) else 1
     except ModuleNotFoundError as error:
-        lacking = (error.name or "").partition(".")[0]
-        if not lacking or find_spec(lacking) is not None:
+        lacking = missing_package(error)
+        if not lacking:
             raise
         display.end()
         print(

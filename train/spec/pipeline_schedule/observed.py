@@ -35,8 +35,9 @@ class Observed:
 
     def usual(self, layout: ParallelConfig) -> Times:
         """Return the medians."""
+        every = [step for rank in self.ranks for step in rank]
         passes: dict[tuple[int, Kind], list[float]] = {}
-        for step in (step for rank in self.ranks for step in rank):
+        for step in every:
             for one, took in step.passes.items():
                 passes.setdefault((one.stage, one.kind), []).append(took)
         usual = {key: statistics.median(values) for key, values in passes.items()}
@@ -46,7 +47,6 @@ class Observed:
             return tuple(usual[s, kind] if (s, kind) in usual else usual[s, Kind.BACKWARD] * half / 2 for s in stages)
 
         forward, inputs, weights = of(Kind.FORWARD), of(Kind.INPUT, half=True), of(Kind.WEIGHT, half=True)
-        every = [step for rank in self.ranks for step in rank]
         return Times(forward, inputs, weights, statistics.median(_messages(every)), statistics.median(_between(every)))
 
     def drawn(self, draw: random.Random) -> DrawnTimes:
@@ -96,11 +96,11 @@ def observe(steps: Sequence[Timeline], layout: ParallelConfig) -> Observed:
 
 
 def _rank_steps(step: Timeline, layout: ParallelConfig) -> list[RankStep]:
-    found = []
+    found, waits = [], list(_waits(step, layout))
     for number, rank in enumerate(step.ranks):
-        waits = [wait for wait in _waits(step, layout) if wait.rank == number]
         messages, between = (
-            tuple(max(0.0, wait.took) for wait in waits if wait.message is which) for which in (True, False)
+            tuple(max(0.0, wait.took) for wait in waits if wait.rank == number and wait.message is which)
+            for which in (True, False)
         )
         found.append(RankStep({timed.one: timed.end - timed.start for timed in rank}, messages, between))
     return found
