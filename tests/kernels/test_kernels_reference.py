@@ -226,6 +226,9 @@ def test_the_norm_of_long_gradients_is_exact_to_fp32(shape: tuple[int, ...]) -> 
     for gradients in ([short, long], [long.T if long.ndim > 1 else long, short]):
         found = kernels.gradient_norm(gradients)
         assert found.dtype == torch.float32 and abs(found.double() / exact - 1.0) < 1.2e-7
+    brief = [long.bfloat16(), long.half()]
+    exact = torch.cat([x.double().flatten() for x in brief]).norm()
+    assert abs(kernels.gradient_norm(brief).double() / exact - 1.0) < 2e-6
     long.view(-1)[-1] = torch.inf
     assert kernels.gradient_norm([short, long]).isinf()
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from kernels.adamw.gradient_norm import tensor_norm
 from train.health.shard_names import Part, held, part_of, stacked
 
 
@@ -49,7 +50,7 @@ def _size(own: Tensor) -> tuple[Tensor, Tensor]:
         zero = torch.zeros((), dtype=torch.float64, device=own.device)
         return zero, zero
     return (
-        torch.linalg.vector_norm(own, dtype=torch.float32).double().square(),
+        tensor_norm(own).double().square(),
         torch.linalg.vector_norm(own, ord=float("inf"), dtype=torch.float32).double(),
     )
 
