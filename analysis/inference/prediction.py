@@ -93,7 +93,8 @@ def predicted(fit: Estimate, runs: Any, others: tuple[Estimate, ...] = (), how: 
             fit.predict(runs), tuple(m for m, _ in kept), tuple(o for _, o in kept), by_name, fit.confidence
         )
     counts = np.maximum(np.round(shares * max(len(m) for m, _ in drawn)).astype(int), 0)
-    picks = [np.linspace(0, len(m) - 1, min(c, len(m))).astype(int) for (m, _), c in zip(drawn, counts, strict=True)]
+    # A fit with fewer draws than its weight asks for gives each of them several times.
+    picks = [np.linspace(0, len(m) - 1, c).astype(int) for (m, _), c in zip(drawn, counts, strict=True)]
     mean = np.concatenate([m[i] for (m, _), i in zip(drawn, picks, strict=True)])
     obs = np.concatenate([o[i] for (_, o), i in zip(drawn, picks, strict=True)])
     return Prediction(fit.predict(runs), (mean,), (obs,), by_name, fit.confidence)

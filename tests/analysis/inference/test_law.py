@@ -246,6 +246,17 @@ def test_predictions_can_hold_the_uncertainty_of_the_form() -> None:
         fits[0].prediction(far, [fit_law(study(1, 0.01), resamples=0)])
 
 
+def test_laws_of_fewer_resamples_keep_their_weight_in_a_prediction_of_several() -> None:
+    runs = studies.isoflop(0, noise=0.003)
+    fit = fit_law(runs, "chinchilla", loss="squared", resamples=200)
+    other = fit_law(runs, "chinchilla_tied", loss="squared", resamples=20)
+    new = {"params": [1e9], "tokens": [2e10]}
+    found = fit.prediction(new, (other,))
+    of_other = np.isin(found.mean_draws[0], other.prediction(new).mean_draws[0]).mean()
+    assert 0.1 < found.weights["chinchilla_tied"] < 0.9
+    assert of_other == pytest.approx(found.weights["chinchilla_tied"], abs=0.01)
+
+
 def test_summary_says_it_in_four_formats() -> None:
     summary = chinchilla_fit().summary()
     text = str(summary)
