@@ -45,7 +45,7 @@ TEXT = (
 
 
 def finish(
-    records: Iterable[Mapping[str, Any]],
+    records: Iterable[Mapping[str, Any]] | pd.DataFrame,
     waiting: int,
     need: Sequence[str] = REQUIRED,
     *,
@@ -57,16 +57,17 @@ def finish(
 
     Rows by number that a reader found wanting, with the reason: cells that are no numbers, copies, checkpoints.
     """
-    rows = list(records)
-    more = dict.fromkeys(name for record in rows for name in record if name not in COLUMNS)
-    frame = pd.DataFrame(rows).reindex(columns=[*COLUMNS, *more])
+    given = records if isinstance(records, pd.DataFrame) else pd.DataFrame(list(records))
+    frame = given.reindex(columns=[*COLUMNS, *(name for name in given.columns if name not in COLUMNS)])
     for name in frame.columns:
         if name in TEXT:
             frame[name] = frame[name].astype(object).where(frame[name].notna(), "")
         elif name not in ("schedule_complete", "used", "drop_code", "drop_reason"):
             frame[name] = pd.to_numeric(frame[name]).astype(float)
     judged = []
-    for i, record in enumerate(as_records(frame)):
+    read = ("state", "schedule_complete", *need)
+    for i, values in enumerate(zip(*(frame[name].tolist() for name in read), strict=True)):
+        record = dict(zip(read, values, strict=True))
         found = judge(record, need, (checkpoints or {}).get(i, ""))
         if i in (copies or {}) and not found[0]:
             found = "duplicate", (copies or {})[i]

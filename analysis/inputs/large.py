@@ -16,6 +16,9 @@ MOST_FITTED = 20_000
 SLOW = 5_000
 """Rows from which on a fit says on stderr what it is at."""
 
+PART = "where=COLUMN:VALUE keeps a part of the rows"
+NAMED = "Where rows are checkpoints, name their runs (columns=run:COLUMN): laws of N and D then rest on the last ones"
+
 log = logging.getLogger("analysis")
 
 
@@ -34,24 +37,44 @@ def thinned(table: pd.DataFrame, every: int) -> pd.DataFrame:
     return table[keep]
 
 
-def refuse_read(count: int, source: object) -> None:
-    """Raise ValueError, with what to thin by, where a file has more rows than are read."""
-    if count > MOST_READ:
+def refuse_read(table: pd.DataFrame, kept: int, source: object) -> None:
+    """Raise ValueError, with what to thin by, where more rows of a file would be read than are judged.
+
+    `table` has all rows of the file that where= keeps, of which thin= keeps `kept`.
+    """
+    if kept <= MOST_READ:
+        return
+    said = f"{source} has {kept} rows, and at most {MOST_READ} are read: more take minutes and many gigabytes. "
+    if "run" not in table:
+        raise ValueError(f"{said}thin={math.ceil(len(table) / MOST_FITTED)} keeps one row in so many. {PART}. {NAMED}")
+    lengths = table["run"].astype(str).value_counts().to_numpy()
+    if len(lengths) > MOST_FITTED:
         raise ValueError(
-            f"{source} has {count} rows, and at most {MOST_READ} are read: more take minutes and many gigabytes. "
-            f"thin={math.ceil(count / MOST_READ)} keeps of every run one checkpoint in so many and its last one, "
-            "where=COLUMN:VALUE a part of the rows; laws of N and D rest on the last row of a run alone"
+            f"{said}They are of {len(lengths)} runs, and laws are fitted to at most {MOST_FITTED}; thin= keeps the "
+            f"last row of every run. {PART}"
         )
+    every = math.ceil(len(table) / MOST_READ)
+    while int(np.ceil(lengths / every).sum()) > MOST_READ:
+        every += 1
+    raise ValueError(
+        f"{said}thin={every} keeps of every run one checkpoint in so many and its last one; laws of N and D rest on "
+        f"the last row of a run alone. {PART}"
+    )
 
 
-def refuse_fitted(count: int) -> None:
-    """Raise ValueError, with what to thin by, where there are more rows than laws are fitted to."""
-    if count > MOST_FITTED:
-        raise ValueError(
-            f"{count} rows are to be fitted, and at most {MOST_FITTED} are: thin={math.ceil(count / MOST_FITTED)} keeps"
-            " a row in so many, where=COLUMN:VALUE a part of them. Where they are checkpoints, name their runs "
-            "(columns=run:COLUMN): laws of N and D then rest on the last row of each"
-        )
+def refuse_fitted(frame: pd.DataFrame, thin: int) -> None:
+    """Raise ValueError, with what to thin by, where a frame that was thinned by `thin` has more rows than are fitted.
+
+    Where all of them are of named runs, no thinning drops any: they are the last ones of their runs.
+    """
+    rows = frame[frame["used"]]
+    if len(rows) <= MOST_FITTED:
+        return
+    said = f"{len(rows)} rows are to be fitted, and at most {MOST_FITTED} are"
+    if (rows["run"] != "").all():
+        raise ValueError(f"{said}; thin= keeps the last row of every run. {PART}")
+    every = math.ceil(thin * len(rows) / MOST_FITTED)
+    raise ValueError(f"{said}: thin={every} keeps one row in so many. {PART}. {NAMED}")
 
 
 def told(count: int) -> None:

@@ -17,7 +17,6 @@ from analysis.inputs.columns import (
     LOSS_UNIT,
     REQUIRED,
     TEXT,
-    as_records,
     empty,
     finish,
 )
@@ -59,8 +58,9 @@ def from_csv(
     named = [theirs for ours, theirs in (columns or {}).items() if ours in TEXT]
     read = tables.read(path, (*TEXT, *named), decimal) if table is None else tables.tidied(table, path)
     raw = foreign.mapped(read, columns or {}, COLUMNS, path)
-    raw = large.thinned(foreign.filtered(raw, where or {}, path), thin).reset_index(drop=True)
-    large.refuse_read(len(raw), path)
+    whole = foreign.filtered(raw, where or {}, path)
+    raw = large.thinned(whole, thin).reset_index(drop=True)
+    large.refuse_read(whole, len(raw), path)
     loss_unit = _unit((columns or {}).get("loss", "loss"), loss_unit)
     raw = _with_6nd(raw, path) if flop_rule == "6ND" else raw
     absent = [name for name in need if name not in raw]
@@ -81,7 +81,7 @@ def from_csv(
     out["schedule_complete"] = final
     copies = raw.duplicated().to_numpy(bool)
     faults = dict.fromkeys(np.flatnonzero(copies).tolist(), "it repeats another row of the file in every column")
-    frame = finish(as_records(out), 0, need, unread=unread, copies=faults, checkpoints=why)
+    frame = finish(out, 0, need, unread=unread, copies=faults, checkpoints=why)
     frame.attrs["settings"] = settings
     return frame
 
@@ -181,7 +181,8 @@ def _final(frame: pd.DataFrame, called: pd.Series[str] | None) -> tuple[list[boo
     size = clusters(np.where(frame["params"] > 0, frame["params"], 1.0).astype(float), SAME_SIZE)
     last = frame.groupby([called, size])["tokens"].transform("max")
     early = (frame["tokens"] < last) & (called != "")
-    why = {int(i): f"a checkpoint of run {called.iloc[i]} before its last" for i in np.flatnonzero(early)}
+    names = called.tolist()
+    why = {i: f"a checkpoint of run {names[i]} before its last" for i in np.flatnonzero(early).tolist()}
     return [i not in why for i in range(len(frame))], why
 
 

@@ -36,8 +36,8 @@ def fitted(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Fit, Parts | 
     complete = frame[frame["used"]][["params", "tokens", "flops", "loss"]].notna().all(axis=None)
     if not complete:
         return law_only(frame, asked), None
+    refuse_fitted(frame, int(asked.get("thin") or 1))
     rows = used(frame)
-    refuse_fitted(len(rows))
     parts = Parts(frame, rows, asked)
     return parts.result(), parts
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 def law_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
     """Return the fit of a law that does not read params, tokens and flops: no valleys, no recommendation."""
+    from analysis.inputs.large import refuse_fitted
 
+    refuse_fitted(frame, int(asked.get("thin") or 1))
     return _alone(frame, asked, *parametric.law(frame, None, asked))
 
 

@@ -47,27 +47,75 @@ def test_thinning_keeps_the_last_checkpoint_of_every_run(tmp_path: Path) -> None
     assert len(rows.from_csv(tmp_path / "b.csv", thin=6)) == 4
 
 
+QUICK = ("resamples=0", "sensitivity=no", "report=no")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return the line in which the command refuses; empty where it answers."""
+    code = fit_command([*words, *QUICK])
+    said = capsys.readouterr().err
+    assert (code == 2) == bool(said), said
+    return said
+
+
 def test_more_rows_than_are_read_or_fitted_are_refused_with_what_thins_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoints(tmp_path / "a.csv")
+    asked = (f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}")
     monkeypatch.setattr(large, "MOST_READ", 60)
-    with pytest.raises(ValueError, match=r"a\.csv has 200 rows, and at most 60 are read.*thin=4 keeps"):
-        rows.from_csv(tmp_path / "a.csv")
-    asked = [f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "resamples=0", "sensitivity=no", "report=no"]
-    assert fit_command(asked) == 2
-    assert "thin=4" in capsys.readouterr().err
-    assert fit_command([*asked, "thin=4"]) in (0, 3)
+    said = refused(capsys, *asked)
+    assert "a.csv has 200 rows, and at most 60 are read" in said and "thin=4 keeps of every run" in said
+    assert not refused(capsys, *asked, "thin=4")
     monkeypatch.setattr(large, "MOST_FITTED", 12)
-    assert fit_command([*asked, "thin=4"]) == 2
-    assert "20 rows are to be fitted, and at most 12 are: thin=2 keeps" in capsys.readouterr().err
+    every = "thin= keeps the last row of every run. where=COLUMN:VALUE keeps a part"
+    said = refused(capsys, *asked)
+    assert "of 20 runs, and laws are fitted to at most 12" in said and every in said, "no thinning leaves fewer"
+    said = refused(capsys, *asked, "thin=4")
+    assert "20 rows are to be fitted, and at most 12 are" in said and every in said
+
+
+def test_the_thinning_that_a_refusal_names_is_one_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows without runs are all fitted: what is enough to read them is not enough to fit them."""
+    table = studies.isoflop(0, noise=0.003)
+    pd.concat([table] * 10).assign(seed=range(200)).to_csv(tmp_path / "a.csv", index=False)
+    asked = (f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}")
+    monkeypatch.setattr(large, "MOST_FITTED", 30)
+    for most_read in (60, 200):
+        monkeypatch.setattr(large, "MOST_READ", most_read)
+        assert "thin=7 keeps one row in so many" in refused(capsys, *asked)
+        assert not refused(capsys, *asked, "thin=7")
+    assert "thin=7 keeps one row" in refused(capsys, *asked, "thin=2"), "thin= counts rows of the file"
+
+
+def test_short_runs_are_thinned_by_more_than_rows_over_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 20 runs of 10 checkpoints, thin=9 still keeps two of each."""
+    checkpoints(tmp_path / "a.csv")
+    asked = (f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}")
+    monkeypatch.setattr(large, "MOST_READ", 23)
+    assert "thin=10 keeps" in refused(capsys, *asked)
+    assert not refused(capsys, *asked, "thin=10")
+
+
+def test_laws_of_compute_alone_are_refused_too_where_rows_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    studies.isoflop(0, noise=0.003)[["flops", "loss"]].to_csv(tmp_path / "a.csv", index=False)
+    asked = (f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "form=compute")
+    monkeypatch.setattr(large, "MOST_FITTED", 12)
+    assert "20 rows are to be fitted, and at most 12 are: thin=2 keeps" in refused(capsys, *asked)
+    assert not refused(capsys, *asked, "thin=2")
 
 
 def test_a_million_rows_are_refused_before_they_are_judged(tmp_path: Path) -> None:
     n = 300_000
     table = pd.DataFrame({"params": np.full(n, 1e7), "tokens": 1e9, "flops": 6e16, "loss": 3.0})
     table.to_parquet(tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"300000 rows.*thin=2"):
+    with pytest.raises(ValueError, match=r"300000 rows.*thin=15 "):
         rows.from_csv(tmp_path / "a.parquet")
 
 
