@@ -87,17 +87,41 @@ def exponents(found: Any, y: str = "params_opt", confidence: float = 0.95) -> Po
     >>> 0.3 < law.exponent < 0.7, law.points
     (True, 5)
     """
+    reference, x, logs = _points(found, y)
+    return power_laws.regression(reference, x, logs, lambda line: line.conf_int(confidence))
+
+
+def ols(found: Any, y: str = "params_opt") -> Any:
+    """Return the line of `exponents` as statsmodels' results: summary(), get_influence(), outlier_test() and others.
+
+    Needs statsmodels, which nothing else in this package does.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> found = optima(frame.used(frame.from_csv(Path("docs/example-runs.csv"))))
+    >>> abs(ols(found).params[1] - exponents(found).exponent) < 1e-12
+    True
+    """
+    import statsmodels.api as sm
+
+    _, x, logs = _points(found, y)
+    return sm.OLS(logs, sm.add_constant(x)).fit()
+
+
+def _points(found: Any, y: str) -> tuple[float, Array, Array]:
+    """Return the reference FLOPs of the optima, ln(C/reference), and ln y."""
     flops, values = observations.column(found, "flops"), observations.column(found, y)
     good = np.isfinite(values) & (values > 0) & np.isfinite(flops)
-    if good.sum() < 2:
+    if (budgets := len(np.unique(flops[good]))) < 2:
         what = {"params_opt": "a best size", "tokens_opt": "best tokens"}.get(y, y)
         raise ValueError(
-            f"{numbers.counted(int(good.sum()), 'budget')} with {what} inside the sizes swept; a power law needs two: "
+            f"{numbers.counted(budgets, 'budget')} with {what} inside the sizes swept; a power law needs two: "
             "widen the sizes of each budget"
         )
     reference = float(np.exp(np.log(flops[good]).mean()))
-    x, logs = np.log(flops[good] / reference), np.log(values[good])
-    return power_laws.regression(reference, x, logs, power_laws.students(confidence))
+    return reference, np.log(flops[good] / reference), np.log(values[good])
 
 
 def _budgets(runs: Any) -> list[_Budget]:

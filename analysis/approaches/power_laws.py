@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
 from analysis.inference import resampling
 from analysis.inputs.dataset import Array
@@ -15,48 +17,59 @@ Ends = tuple[Interval | None, Interval | None]
 """Intervals of a line's intercept and slope."""
 
 
-def regression(reference: float, x: Array, y: Array, ends: Callable[[Any], Ends]) -> PowerLaw:
-    """Return the power law of y (m,) = ln y over x = ln(C/reference); `ends` gives the line's intervals.
+@dataclass(frozen=True)
+class Line:
+    """A line by ordinary least squares: intercept and slope, their standard errors, residual degrees of freedom."""
 
-    `ends` is called with statsmodels' results.
-    """
-    import statsmodels.api as sm
+    params: tuple[float, float]
+    bse: tuple[float, float]
+    df_resid: int
 
-    result = sm.OLS(y, sm.add_constant(x)).fit()
-    level, slope = ends(result)
-    df = len(y) - 2
-    return PowerLaw(
-        coefficient=float(np.exp(result.params[0])),
-        exponent=float(result.params[1]),
-        reference_flops=reference,
-        coefficient_interval=exp_interval(level),
-        exponent_interval=slope,
-        bse=float(result.bse[1]) if df > 0 else None,
-        points=len(y),
-        df_resid=df,
+    def conf_int(self, confidence: float) -> Ends:
+        """Return Student's t intervals of intercept and slope; none of two points."""
+        if self.df_resid <= 0:
+            return None, None
+        reach = float(special.stdtrit(self.df_resid, 0.5 + 0.5 * confidence))
+        level, slope = (
+            (value - reach * error, value + reach * error) for value, error in zip(self.params, self.bse, strict=True)
+        )
+        return level, slope
+
+
+def line(x: Array, y: Array) -> Line:
+    """Return the line through `y` (m,) at `x` (m,); standard errors are NaN with no residual degree of freedom."""
+    level, slope = (float(values[0]) for values in _lines(x, y[None]))
+    df, dx = len(y) - 2, x - x.mean()
+    square = float(((y - level - slope * x) ** 2).sum()) / df if df > 0 else math.nan
+    spread = float(dx @ dx)
+    return Line(
+        (level, slope), (math.sqrt(square * (1 / len(y) + x.mean() ** 2 / spread)), math.sqrt(square / spread)), df
     )
 
 
-def students(confidence: float) -> Callable[[Any], Ends]:
-    """Return Student's t intervals; none of two points."""
-
-    def ends(result: Any) -> Ends:
-        if result.df_resid <= 0:
-            return None, None
-        level, slope = ((float(low), float(high)) for low, high in result.conf_int(1.0 - confidence))
-        return level, slope
-
-    return ends
+def regression(reference: float, x: Array, y: Array, ends: Callable[[Line], Ends]) -> PowerLaw:
+    """Return the power law of y (m,) = ln y over x = ln(C/reference); `ends` gives the line's intervals."""
+    found = line(x, y)
+    level, slope = ends(found)
+    return PowerLaw(
+        coefficient=float(np.exp(found.params[0])),
+        exponent=found.params[1],
+        reference_flops=reference,
+        coefficient_interval=exp_interval(level),
+        exponent_interval=slope,
+        bse=found.bse[1] if found.df_resid > 0 else None,
+        points=len(y),
+        df_resid=found.df_resid,
+    )
 
 
 def power_law(reference: float, log_flops: Array, values: Array, draws: Array) -> PowerLaw:
     """Return the power law of `values` (m,) = ln y, with intervals from `draws` (R, m)."""
     x = log_flops - np.log(reference)
 
-    def ends(result: Any) -> Ends:
+    def ends(found: Line) -> Ends:
         level, slope = (
-            resampling.interval(drawn, float(value))
-            for drawn, value in zip(_lines(x, draws), result.params, strict=True)
+            resampling.interval(drawn, value) for drawn, value in zip(_lines(x, draws), found.params, strict=True)
         )
         return level, slope
 

@@ -141,7 +141,7 @@ def record(fit: InferredLaw, block: Block) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that numbers depend on."""
     found = {"python": platform.python_version()}
-    for name in ("scaling-study", "numpy", "scipy", "pandas", "statsmodels"):
+    for name in ("scaling-study", "numpy", "scipy", "pandas"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

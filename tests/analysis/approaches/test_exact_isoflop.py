@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 
-from analysis.approaches import isoflop
+from analysis.approaches import isoflop, power_laws
 from tests.analysis import studies
 
 X = np.array([-2.0, -1.0, 0.0, 1.5, 2.5])
@@ -218,6 +218,32 @@ def test_exponents_by_the_textbook() -> None:
     default = isoflop.exponents(pd.DataFrame({"flops": flops[:4], "params_opt": best[:4]}))
     reach = stats.t.ppf(0.975, 2) * line.stderr
     assert default.exponent_interval == pytest.approx((line.slope - reach, line.slope + reach))
+
+
+def test_the_line_is_that_of_statsmodels_which_gives_more_of_it() -> None:
+    flops = np.array([1e15, 3e15, 1e16, 1e17])
+    found = {"flops": flops, "params_opt": np.array([1e6, 2.1e6, 3e6, 1.2e7])}
+    results, law = isoflop.ols(found), isoflop.exponents(found, confidence=0.9)
+    level, slope = results.conf_int(0.1)
+    assert law.exponent == pytest.approx(results.params[1], rel=1e-12)
+    assert law.coefficient == pytest.approx(np.exp(results.params[0]), rel=1e-12)
+    assert law.bse == pytest.approx(results.bse[1], rel=1e-10)
+    assert law.exponent_interval == pytest.approx(tuple(slope), rel=1e-10)
+    assert law.coefficient_interval == pytest.approx(tuple(np.exp(level)), rel=1e-10)
+    assert results.outlier_test().shape == (4, 3)
+
+
+def test_a_line_far_from_its_reference_has_a_less_certain_intercept() -> None:
+    x, y = np.array([5.0, 6.0, 7.5, 9.0]), np.array([1.0, 1.4, 2.3, 2.9])
+    line, peer = power_laws.line(x, y), stats.linregress(x, y)
+    assert line.params == pytest.approx((peer.intercept, peer.slope))
+    assert line.bse == pytest.approx((peer.intercept_stderr, peer.stderr))
+    assert power_laws.line(x[:2], y[:2]).conf_int(0.95) == (None, None)
+
+
+def test_runs_at_one_budget_twice_are_no_power_law() -> None:
+    with pytest.raises(ValueError, match="1 budget with a best size"):
+        isoflop.exponents({"flops": [1e15, 1e15], "params_opt": [1e6, 2e6]})
 
 
 @pytest.mark.parametrize(
