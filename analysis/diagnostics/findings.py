@@ -300,7 +300,7 @@ def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
     if inside or high - low <= SPREAD:
         return []
     ends = [next(line for line in known if line.value == end) for end in (low, high)]
-    which = " and ".join(f"{line.option or line.choice} {line.value:.2f}" for line in ends)
+    which = "; ".join(f"{line.value:.2f}: {line.words}" for line in ends)
     between = f"lies between {low:.2f} and {high:.2f} over {len(values)} choices of the analysis"
     text = f"the exponent {known[0].quantity} {between}"
     return [finding("choices_disagree", f"{text} ({which})", "the interval covers one choice only: state which one")]

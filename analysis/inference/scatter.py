@@ -139,7 +139,10 @@ def few(count: int) -> list[Check]:
         return []
     text = f"only {numbers.counted(count, 'budget')} with a minimum"
     if count < 3:
-        return [finding("few_valleys", text, "run more budgets; exponents of two points have no check")]
+        why = (
+            "exponents of two points have no check" if count == 2 else "an exponent needs two, and a third to check it"
+        )
+        return [finding("few_valleys", text, f"run more budgets; {why}")]
     tail = 0.5 + resampling.CONFIDENCE / 2
     times = float(t.ppf(tail, count - 2) / norm.ppf(tail))
     text += f": {numbers.counted(count - 2, 'degree')} of freedom to judge their scatter around a power law"

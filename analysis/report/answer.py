@@ -33,7 +33,16 @@ def lead(fit: Fit) -> Html:
     )
     if numbers.finite(plan.loss) is None:
         return tag("p", sentence, ".", class_="lead")
-    return tag("p", sentence, ": expect ", tag("b", loss(plan.loss)), f" {fit.kinds.loss}.", class_="lead")
+    expected = f" {fit.kinds.loss}{_doubt(fit)}."
+    return tag("p", sentence, ": expect ", tag("b", loss(plan.loss)), expected, class_="lead")
+
+
+def _doubt(fit: Fit) -> str:
+    """Return by how much the backtest missed, where that warns of the loss to expect; else nothing."""
+    if fit.backtest is None or not any(check.code == "backtest_error" for check in fit.checks):
+        return ""
+    error = fit.backtest.relative_error
+    return f" (the backtest was {numbers.percent(abs(error))} too {'low' if error < 0 else 'high'})"
 
 
 def tiles(fit: Fit) -> Html:

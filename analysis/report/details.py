@@ -10,7 +10,6 @@ from analysis.report import formula, sentences, terminal
 from analysis.report.alone import is_alone
 from analysis.report.answer import loss
 from analysis.report.figures.data import Row
-from analysis.report.figures.sensitivity import named
 from analysis.report.html import Html, join, table, tag
 from analysis.text import numbers
 from analysis.values.blocks import STATUS, Block, Check, Optimizer
@@ -24,8 +23,8 @@ MOST_ROWS = 1000
 FEW_RESAMPLES = 200
 """What a fit under another choice, or by another approach, takes at most (analysis.results.evidence)."""
 WAYS = {
-    "1 envelope": "1 envelope of learning curves",
-    "1 hull": "1 hull of learning curves",
+    "1 envelope": "1 learning curves: envelope",
+    "1 hull": "1 learning curves: hull",
     "2 parabola": "2 valleys: parabola of ln loss",
     "2 akima": "2 valleys: Akima spline",
     "2 surface": "2 valleys: local surface",
@@ -122,10 +121,12 @@ def ways(fit: Fit) -> Html:
     """Return the exponent and the optimum by every approach and way of finding a valley's lowest point."""
     body: list[list[str]] = []
     remarks: list[Html] = []
+    none: dict[tuple[str, str], list[str]] = {}
     lines = fit.record.get("approaches", ())
     for line in lines:
         if line.get("params") is None:
-            remarks.append(tag("li", f"{way(line)}: ", tag("span", str(line.get("reason")), class_="quiet")))
+            kind, _, how = way(line).partition(": ")
+            none.setdefault((kind, str(line.get("reason"))), []).append(how)
             continue
         bounds = numbers.interval((line.get("a_low"), line.get("a_high")))
         sizes = [numbers.amount(line.get("params")), numbers.amount(line.get("tokens"))]
@@ -133,9 +134,13 @@ def ways(fit: Fit) -> Html:
         body.append([way(line), *exponents, *sizes])
         if line.get("note"):
             remarks.append(tag("li", f"{way(line)}: ", tag("span", str(line["note"]), class_="quiet")))
+    for (kind, reason), hows in none.items():
+        tried = f"{kind}: {', '.join(hows)}" if all(hows) else kind
+        remarks.append(tag("li", f"{tried}: ", tag("span", reason, class_="quiet")))
     if not body and not remarks:
         return Html("")
     body += _further(fit, {str(line["approach"]) for line in lines if line.get("params") is not None})
+    body.sort(key=lambda row: (not row[0][:1].isdecimal(), row[0][:1]))  # those of an approach together
     head = ["approach", "a", "interval of a", "b", "N*", "D*"]
     grid = table(head, body, ["", "number", "nowrap", "number", "number", "number"], "approaches side by side")
     why = tag("ul", *remarks) if remarks else ""
@@ -191,7 +196,7 @@ def sensitivity(fit: Fit) -> Html:
         bounds = numbers.interval(None if line.low is None else (line.low, line.high))
         if line.value is None:
             bounds = "none: the law cannot be fitted to these runs"
-        body.append([line.choice, named(line), numbers.number(line.value), bounds, str(line.rows)])
+        body.append([line.choice, line.words, numbers.number(line.value), bounds, str(line.rows)])
     head = ["choice", "option", f"exponent {fit.sensitivity[0].quantity}", "interval", "runs"]
     grid = table(head, body, ["", "", "number", "", "number"], "sensitivity")
     few = fit.resamples > FEW_RESAMPLES
@@ -247,17 +252,19 @@ def method(fit: Fit) -> Html:
     beside = (("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier))
     items: list[tuple[str, str]] = [
         ("form", formula.prose(fit.form)),
-        ("loss function", fit.loss_function),
+        (
+            "loss function",
+            "; ".join([fit.loss_function, *(f"{name}: {b.loss_function}" for name, b in beside if b.form)]),
+        ),
         ("objective", numbers.number(fit.objective, 4)),
         ("optimizer", _optimizer(fit.optimizer or fit.fits.surface.optimizer)),
-        *((name, formula.prose(f"{b.form}; {b.loss_function}")) for name, b in beside if b.form),
         ("intervals", f"{numbers.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
         ("seed", str(fit.seed)),
         ("fitted to", f"{terminal.used(fit)}; {fit.runs.completed} completed"),
         ("parameters", "as given in the source" if fit.kinds.params == "given" else fit.kinds.params),
         ("compute", _rule(fit)),
         ("loss", fit.kinds.loss),
-        ("data", f"{fit.kinds.tokens}{', tokenizer ' + fit.kinds.tokenizer if fit.kinds.tokenizer else ''}"),
+        ("tokens", f"{fit.kinds.tokens}{', tokenizer ' + fit.kinds.tokenizer if fit.kinds.tokenizer else ''}"),
         ("fitted", numbers.moment(fit.created)),
     ]
     parts = [part for name, text in items for part in (tag("dt", name), tag("dd", text or numbers.MISSING))]

@@ -186,16 +186,19 @@ def _expected(plan: Mapping[str, Any], loss: str, unit: str) -> str:
 
 def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return a, b and N* at the recommendation's budget by each approach, and by how much N* differs."""
-    found = []
+    found: list[tuple[str, str]] = []
+    none: dict[tuple[str, str], list[str]] = {}
     lines = (fit.get("record") or {}).get("approaches") or ()
     for line in lines:
-        size, name = numbers.finite(line.get("params")), str(line.get("approach"))
+        size = numbers.finite(line.get("params"))
+        number, _, way = str(line.get("approach")).partition(" ")
         if size is None:
-            reason = str(line.get("reason") or "not possible")
-            found.append((f"  {name}", f"none: {reason}"))
+            none.setdefault((number, str(line.get("reason") or "not possible")), []).append(way)
             continue
         note = f" ({line['note']})" if line.get("note") else ""
-        found.append((f"  {name}", f"{_exponents(line)}N* {numbers.amount(size)}{note}"))
+        found.append((f"  {number}: {way}".rstrip(": "), f"{_exponents(line)}N* {numbers.amount(size)}{note}"))
+    found += [(f"  {number}:", f"none by {', '.join(ways)}: {reason}") for (number, reason), ways in none.items()]
+    found.sort(key=lambda line: line[0].strip()[:1])
     ratio, count = sentences.apart(fit)
     if not count or not lines:
         return []

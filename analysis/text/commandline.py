@@ -106,8 +106,8 @@ def parse(arguments: Iterable[str], keys: Sequence[Key]) -> dict[str, Any]:
     """Return a value for every key; ValueError names an unknown key's nearest, a bad value, a key missing or twice."""
     known = {key.name: key for key in keys}
     given: dict[str, Any] = {}
-    said: dict[str, str] = {}
-    for argument in arguments:
+    words = list(arguments)
+    for argument in words:
         name, equals, text = argument.partition("=")
         name = name.lstrip("-")
         if name not in known:
@@ -120,13 +120,22 @@ def parse(arguments: Iterable[str], keys: Sequence[Key]) -> dict[str, Any]:
             raise ValueError(f"{argument!r}: there is no key {name!r}{hint} Keys: {', '.join(known)}")
         if not equals or not text:
             raise ValueError(f"{argument!r}: write {name}=VALUE ({known[name].help})")
-        if said.setdefault(name, text) != text:
-            raise ValueError(f"{name} is given twice: {name}={said[name]} and {name}={text}; leave one out")
         given[name] = known[name].value(text)
+    refuse_repeated(words)
     for key in keys:
         if key.required and key.name not in given:
             raise ValueError(f"{key.name}= is missing: {key.help}")
     return {key.name: given.get(key.name, key.default) for key in keys}
+
+
+def refuse_repeated(words: Iterable[str]) -> None:
+    """Raise ValueError for a key that is given two values; signs before its name make no difference."""
+    said: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        bare = name.lstrip("-+")
+        if equals and (first := said.setdefault(bare, word)).partition("=")[2] != text:
+            raise ValueError(f"{bare} is given twice: {first} and {word}; leave one out")
 
 
 def usage(command: str, purpose: str, keys: Sequence[Key], examples: Sequence[str] = ()) -> str:

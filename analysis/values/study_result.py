@@ -293,6 +293,14 @@ class Choice:
     high: float | None
     rows: int
 
+    @property
+    def words(self) -> str:
+        """The option in words: params_non_embedding is non-embedding parameters."""
+        name = self.option or self.choice
+        if name.startswith("params_"):
+            return f"{name.removeprefix('params_').replace('_', '-')} parameters"
+        return name.replace("_", " ")
+
 
 @dataclass(frozen=True)
 class Runs:

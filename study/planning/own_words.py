@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from analysis.text.commandline import refuse_repeated
+
 MEMORY = "cluster.gpu_memory_gb"
 """The key that says how much memory a GPU has [GB]."""
 
@@ -15,7 +17,7 @@ def split(words: Sequence[str], own: Mapping[str, str]) -> tuple[dict[str, str],
 
     own: what each word says. ValueError for a word that is misspelt, empty or given twice.
     """
-    _refuse_repeated(words)
+    refuse_repeated(words)
     found: dict[str, str] = {}
     rest = []
     for word in words:
@@ -46,15 +48,6 @@ def folder(own: Mapping[str, str], means: Mapping[str, str]) -> Path | None:
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"out={out} is a file: give the {means['out']}")
     return out
-
-
-def _refuse_repeated(words: Sequence[str]) -> None:
-    """Raise ValueError for a key that is given two values."""
-    said: dict[str, str] = {}
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if equals and said.setdefault(name.lstrip("+"), word) != word:
-            raise ValueError(f"{name} is given twice: {said[name.lstrip('+')]} and {word}; leave one out")
 
 
 def _meant(name: str, own: Mapping[str, str]) -> str | None:

@@ -55,7 +55,7 @@ def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], width: in
         cells = {
             "key": row.point.key, "state": row.state, "shape": f"{model.width} x {model.layers}",
             "N matmul": human(row.params), "N total": human(row.params_total), "D tokens": human(row.tokens),
-            "D/N": f"{row.ratio:.3g}", "C FLOPs": numbers.scientific(row.flops, 3), "time": estimate(took),
+            "D/N": f"{row.ratio:#.3g}".rstrip("."), "C FLOPs": numbers.scientific(row.flops, 3), "time": estimate(took),
         }  # fmt: skip
         shown.add_row(
             *(cells[name] for name in names),

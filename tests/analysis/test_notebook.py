@@ -132,7 +132,7 @@ def test_the_optimum_of_the_fits_own_budget_is_its_recommendation(fit: sa.StudyF
 def test_figures_are_those_of_the_report(fit: sa.StudyFit) -> None:
     assert fit.plot_isoflop().get_xlabel() == "parameters N"
     assert "optimal tokens D*" in fit.plot_frontier("tokens").get_ylabel()
-    assert "lowest validation loss" in fit.plot_loss().get_ylabel()
+    assert "lowest loss" in fit.plot_loss().get_ylabel()
     ax = fit.plot_residuals()
     assert fit.plot_residuals("params", ax=ax) is ax
     with pytest.raises(ValueError, match="'size' is no panel of frontier; use one of params, tokens"):

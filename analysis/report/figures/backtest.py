@@ -57,7 +57,7 @@ def figure(fit: Fit) -> Figure | None:
 
 def draw_runs(ax: Axes, runs: Sequence[BacktestRun], params_kind: str, loss_unit: str) -> Axes:
     """Draw observed and predicted loss of the held-out runs, each pair joined."""
-    style.frame(ax, numbers.labelled("parameters N", params_kind), f"validation loss [{loss_unit}]")
+    style.frame(ax, numbers.labelled("parameters N", params_kind), f"loss [{loss_unit}]")
     n = [run.params for run in runs]
     style.log_axis(ax.xaxis, *style.padded(n, 0.08), style.parameters)
     ax.vlines(n, [r.observed for r in runs], [r.predicted for r in runs], color=style.MUTED, linewidth=1, zorder=1)

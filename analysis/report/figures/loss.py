@@ -60,7 +60,7 @@ def draw(
     name: str = "recommended law",
 ) -> Axes:
     """Draw the lowest losses, the law through them and what it promises at the new budget."""
-    style.frame(ax, "compute C [FLOPs]", f"lowest validation loss [{loss_unit}]")
+    style.frame(ax, "compute C [FLOPs]", f"lowest loss [{loss_unit}]")
     compute = [p.flops for p in (*path.observed, *path.proposed)]
     ends = [e for p in (*path.observed, *path.proposed) for e in (p.value, *(p.interval or ()))]
     style.log_axis(ax.xaxis, *style.padded(compute, 0.1), numbers.power)

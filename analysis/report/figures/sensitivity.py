@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROW = 0.24
-SHORT = 28
+SHORT = 32
 
 
 def figure(fit: Fit) -> Figure | None:
@@ -69,14 +69,6 @@ def table(lines: Sequence[Choice]) -> Table:
     return Table(columns, tuple((c.choice, c.option, c.quantity, c.value, c.low, c.high, c.rows) for c in lines))
 
 
-def named(line: Choice) -> str:
-    """Return an option in words: params_non_embedding is non-embedding parameters."""
-    name = line.option or line.choice
-    if name.startswith("params_"):
-        return f"{name.removeprefix('params_').replace('_', '-')} parameters"
-    return name.replace("_", " ")
-
-
 def _label(line: Choice) -> str:
-    text = numbers.typeset(named(line))
+    text = numbers.typeset(line.words)
     return text if len(text) <= SHORT else text[: SHORT - 1] + "…"

@@ -76,7 +76,7 @@ def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
 
 def draw(ax: Axes, curves: Sequence[Curve], params_kind: str, loss_unit: str) -> Axes:
     """Draw valleys on the axes: points, law, parabolas, minima with intervals, a label at the end of each, the key."""
-    style.frame(ax, numbers.labelled("parameters N", params_kind), f"validation loss [{loss_unit}]")
+    style.frame(ax, numbers.labelled("parameters N", params_kind), f"loss [{loss_unit}]")
     drawn = [curve for curve in curves if curve.points]
     every = [x for c in drawn for x, _ in c.points + c.parabola] + [n for c in drawn for n, *_ in c.left]
     low, high = style.padded(every, 0.05)
@@ -117,7 +117,7 @@ def _caption(curves: Sequence[Curve]) -> str:
         else "No budget has a minimum inside the sizes swept, so these runs alone cannot say which size is best."
     )
     if kept < len(curves):
-        caption += " Hollow dots belong to budgets without a minimum, which approach 2 leaves out."
+        caption += " Hollow marks belong to budgets without a minimum, which approach 2 leaves out."
     if any(curve.law for curve in curves):
         caption += " Where the law and a budget's own parabola diverge, one of them does not hold there."
     if (runs := sum(len(curve.points) for curve in curves)) > MOST_DOTS:

@@ -336,7 +336,9 @@ def test_budgets_without_a_minimum_are_findings(status: str, code: str, advice: 
 
 def test_few_minima_and_minima_near_an_edge_are_findings() -> None:
     assert valley_findings.of_budgets([]) == []
-    assert [c.message for c in valley_findings.of_budgets([valley()])] == ["only 1 budget with a minimum"]
+    (one,) = valley_findings.of_budgets([valley()])
+    assert one.message == "only 1 budget with a minimum"
+    assert one.advice == "run more budgets; an exponent needs two, and a third to check it"
     (two,) = valley_findings.of_budgets([valley(), valley()])
     assert (two.code, two.message) == ("few_valleys", "only 2 budgets with a minimum")
     assert two.advice == "run more budgets; exponents of two points have no check"

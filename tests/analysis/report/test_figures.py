@@ -128,7 +128,7 @@ def test_valleys_show_every_budget_its_minimum_and_what_was_dropped(fit: Fit, ro
     ax = drawn(valleys.figure(fit, rows), "valleys")
     assert ax.get_xscale() == "log"
     assert ax.get_xlabel() == "parameters N [matmul]"
-    assert ax.get_ylabel() == "validation loss [nats per token]"
+    assert ax.get_ylabel() == "loss [nats per token]"
     assert sum(line.get_marker() == "D" and len(line.get_xdata()) > 0 for line in ax.lines) == 4  # type: ignore[arg-type]
     hollow = [line for line in dotted(ax) if line.get_markerfacecolor() == style.PAPER]
     assert len(hollow) == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,16 @@ def lead(fit: dict[str, Any]) -> dict[str, str]:
     return {
         "budget": numbers.flops(plan(fit, "budget_flops")), "far": numbers.factor(plan(fit, "extrapolation_factor")),
         "params": numbers.amount(plan(fit, "params")), "tokens": numbers.amount(plan(fit, "tokens")),
-        "loss": four(plan(fit, "loss")),
+        "loss": four(plan(fit, "loss")), **doubt(fit),
     }  # fmt: skip
+
+
+def doubt(fit: dict[str, Any]) -> dict[str, str]:
+    """Return by how much the backtest missed, where it missed by more than 3 %."""
+    error = (fit["backtest"] or {}).get("relative_error", 0.0)
+    if abs(error) <= 0.03:
+        return {}
+    return {"missed": numbers.percent(abs(error)), "wrong": "low" if error < 0 else "high"}
 
 
 def apart(fit: dict[str, Any]) -> dict[str, str]:
@@ -154,7 +162,8 @@ UNCOVERED = rf"(?:; no test reaches the recommendation's (?P<wanted>{FAR}))?"
 SIDED = rf"(?:; all (?P<sided>\d+) held-out runs too (?P<side>high|low), (?P<mean>{NUM}) % on average)?"
 PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"With (?P<budget>{FLOPS}), (?P<far>{FAR}) the largest run, train (?P<params>{COUNT}) parameters on "
-     rf"(?P<tokens>{COUNT}) tokens(?:: expect (?P<loss>{NUM}) nats per token)?\.", lead),
+     rf"(?P<tokens>{COUNT}) tokens(?:: expect (?P<loss>{NUM}) nats per token"
+     rf"(?: \(the backtest was (?P<missed>{NUM} %) too (?P<wrong>low|high)\))?)?\.", lead),
     (rf"parameters N(?: \[\w+\])? (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("params", numbers.amount)),
     (rf"training tokens D (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("tokens", numbers.amount)),
     (rf"tokens per parameter (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("tokens_per_param", two)),
@@ -185,7 +194,7 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      lambda fit: {"budget": numbers.flops(fit["cloud"]["budget_flops"]),
                   "own": "the proposal" if plan(fit, "approach") in ("surface", "law") else "not the one recommended"}),
     (r"Each colour is one compute budget: (?P<kept>\d+) of (?P<all>\d+) valleys ha(?:ve|s) (?:their|its) lowest point "
-     r"inside the sizes swept \(diamonds(?:, with intervals)?\)\.(?: Hollow dots belong "
+     r"inside the sizes swept \(diamonds(?:, with intervals)?\)\.(?: Hollow marks belong "
      r"to budgets without a minimum, which approach 2 leaves out\.)?(?: Where the law and a budget's own parabola "
      r"diverge, one of them does not hold there\.)?",
      lambda fit: {"kept": str(sum(v["status"] == "minimum" for v in fit["fits"]["valleys"]["valleys"])),
@@ -315,11 +324,18 @@ def max_ratio(fit: dict[str, Any]) -> float:
     return float(max(sizes) / min(sizes))
 
 
+def lines_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield how the lines of approaches have to read: those that fail alike are one."""
+    yield from (line_of(line) for line in lines if line["params"] is not None)
+    none = [(line["approach"].split(" ", 1), line["reason"]) for line in lines if line["params"] is None]
+    for number, reason in {(words[0], reason) for words, reason in none}:
+        ways = [words[1] for words, other in none if (words[0], other) == (number, reason)]
+        yield f"{number}: none by {', '.join(ways)}: {reason}"
+
+
 def line_of(line: Mapping[str, Any]) -> str:
-    """Return how an approach's line has to read."""
-    name = f"  {line['approach']}"
-    if line["params"] is None:
-        return f"{name} none: {line['reason']}"
+    """Return how the line of an approach that gives a size has to read."""
+    name = ": ".join(line["approach"].split(" ", 1))
     between = ends([line["a_low"], line["a_high"]])
     known = "" if between == numbers.MISSING else f" ({between})"
     note = f" ({line['note']})" if line["note"] else ""
@@ -347,7 +363,7 @@ def check_terminal(fit: Fit) -> None:
     text = whole_lines(summary(told))
     problems = []
     approaches = {
-        " ".join(line_of(line).split()).translate(numbers.ASCII) for line in told["record"].get("approaches", ())
+        " ".join(line.split()).translate(numbers.ASCII) for line in lines_of(told["record"].get("approaches", ()))
     }
     findings = {f"but {c['message']}: {c['advice']}".translate(numbers.ASCII) for c in told["checks"]}
     for line in text:

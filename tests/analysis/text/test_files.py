@@ -20,7 +20,7 @@ def test_a_key_that_is_given_two_values_is_refused() -> None:
     keys = [commandline.Key("budget", "FLOPs", read=commandline.number)]
     with pytest.raises(ValueError, match=r"^budget is given twice: budget=1e17 and budget=1e18; leave one out$"):
         commandline.parse(["budget=1e17", "budget=1e18"], keys)
-    assert commandline.parse(["budget=1e17", "budget=1e17"], keys) == {"budget": 1e17}
+    assert commandline.parse(["budget=1e17", "--budget=1e17"], keys) == {"budget": 1e17}
 
 
 def test_files_and_broken_links_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
