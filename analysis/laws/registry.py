@@ -68,7 +68,7 @@ CURVES = "multi_power"
 
 
 def resolve(text: str, curves: bool = False, key: str = "form") -> str:
-    """Return the name in FORMS of what a person wrote; ValueError lists the laws.
+    """Return the name in FORMS of what a person wrote; ValueError names the laws.
 
     With `curves`, the law of learning curves is a law too. `key` is the argument that errors name.
 
@@ -86,8 +86,7 @@ def resolve(text: str, curves: bool = False, key: str = "form") -> str:
         raise ValueError(f"{key}={text} is not known: {GONE[plain]}")
     near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.7)
     hint = f"; did you mean {key}={ALIASES.get(near[0], near[0])}?" if near else "."
-    laws = "; ".join(f"{name}: {form.text}" for name, form in FORMS.items())
-    raise ValueError(f"{key}={text} is not known{hint} The laws are {laws}")
+    raise ValueError(f"{key}={text} is not known{hint} Laws by name: {', '.join(FORMS)}; a formula is read too")
 
 
 def _known(plain: str) -> str | None:

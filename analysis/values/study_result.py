@@ -351,11 +351,11 @@ def load(path: Path) -> Fit:
     try:
         value = json.loads(path.read_text())
     except FileNotFoundError:
-        raise ValueError(f"{path} does not exist; run python -m analysis.fit runs=... out={path.parent}") from None
+        raise ValueError(f"fit={path} does not exist; run python -m analysis.fit runs=... out={path.parent}") from None
     except IsADirectoryError:
-        raise ValueError(f"{path} is a folder: give the fit in it, fit={path / 'fit.json'}") from None
+        raise ValueError(f"fit={path} is a folder: give the fit in it, fit={path / 'fit.json'}") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON ({error}); run analysis.fit again") from error
+        raise ValueError(f"fit={path} is no fit.json ({error}); python -m analysis.fit writes one") from error
     if value.get("format") != FORMAT:
         raise ValueError(f"{path}: format {value.get('format')!r} is not {FORMAT}; run analysis.fit again")
     value.setdefault("created", _created(path))  # those of earlier versions hold it themselves

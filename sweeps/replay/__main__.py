@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.out is not None:  # after each: what comes to grief later costs nothing that is known
                 _write(options.out, outcomes)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"sweeps.replay: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -96,7 +96,16 @@ def test_a_law_that_compare_does_not_know_is_named_with_its_own_key(
 ) -> None:
     studies.isoflop(noise=0.004).to_csv(tmp_path / "a.csv", index=False)
     assert home("compare").main([f"runs={tmp_path / 'a.csv'}", "forms=chinchila"]) == 2
-    assert "forms=chinchila is not known; did you mean forms=chinchilla?" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "forms=chinchila is not known; did you mean forms=chinchilla? Laws by name: chinchilla, " in said
+    assert len(said) < 600, "names alone: all formulas would fill a screen"
+
+
+def test_a_text_that_is_no_table_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.md").write_text("# Notes\n\n- one, two\n- one, two, three\n- a\n- one, two, three, four\n")
+    assert home("fit").main([f"runs={tmp_path / 'notes.md'}", f"out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"analysis\.fit: runs=\S+notes\.md is no table; give one as \.csv, or one of [^\n]+\n", said)
 
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
