@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from kernels.grouped.api import GROUPED_PRODUCT
@@ -55,17 +55,24 @@ def wrap(blocks: Sequence[nn.Module], chosen: Sequence[str], compiled: CompileCo
 
 
 def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    # Nothing in a block draws random numbers, so the generators need not be put back for the second forward pass.
-    return functools.partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
+    return functools.partial(_checkpoint, forward)
 
 
 def _full(self: nn.Module, *args: Any) -> Any:
-    return _recomputed(functools.partial(type(self).forward, self))(*args)
+    return _checkpoint(functools.partial(type(self).forward, self), *args)
 
 
 def _selective(self: nn.Module, *args: Any) -> Any:
-    plain = functools.partial(type(self).forward, self)
-    return checkpoint(plain, *args, use_reentrant=False, preserve_rng_state=False, context_fn=_keep_products)
+    return _checkpoint(functools.partial(type(self).forward, self), *args, context_fn=_keep_products)
+
+
+def _checkpoint(forward: Callable[..., Any], x: Tensor, *others: Any, **options: Any) -> Any:
+    # Nothing in a block draws random numbers, so the generators need not be put back for the second forward pass.
+    options |= {"use_reentrant": False, "preserve_rng_state": False}
+    if torch.compiler.is_compiling():
+        return checkpoint(forward, x, *others, **options)
+    # torch 2.11 cannot record shapes of what it is given here if it is a dict whose keys are pairs, as masks are.
+    return checkpoint(lambda stream: forward(stream, *others), x, **options)
 
 
 def _keep_products() -> Any:
