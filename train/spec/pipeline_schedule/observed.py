@@ -3,13 +3,18 @@
 A pipeline waits for its slowest rank at every turn, so passes that vary leave it more idle than passes that all take
 their median. Times of one step are alike, as a rank is slow for a while: so all that a rank does in a step is drawn at
 once. That two ranks of one step may be slow together, draws do not keep.
+
+Before a pass a rank stands for one of three reasons, each with times of its own. Its message is sent when the rank is
+free already. Or it was sent before, and the rank has to receive it: torch's gpipe and 1f1b ask for a message only when
+they need it, and gloo sends none before it is asked for, by threads that share the ranks' cores. Or nothing is to come
+from another rank.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from train.spec.config import ParallelConfig
@@ -19,12 +24,24 @@ from train.spec.pipeline_schedule.simulation import Timed, Timeline, Times
 
 
 @dataclass(frozen=True)
+class Gaps:
+    """What a rank took before its passes [ms], from when it was free and the message sent, whichever came later.
+
+    messages: of passes for whose message it was free already. received: of those whose message had been sent before.
+    between: of passes without a message.
+    """
+
+    messages: tuple[float, ...] = ()
+    received: tuple[float, ...] = ()
+    between: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class RankStep:
-    """A step of one rank: times of its passes, of messages for which it was free already, and between passes [ms]."""
+    """A step of one rank: how long its passes took [ms], and what came before them."""
 
     passes: Mapping[Pass, float]
-    messages: tuple[float, ...] = ()
-    between: tuple[float, ...] = ()
+    gaps: Gaps = Gaps()
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,7 @@ class Observed:
 
     def usual(self, layout: ParallelConfig) -> Times:
         """Return the medians."""
-        every = [step for rank in self.ranks for step in rank]
+        every = self._every
         passes: dict[tuple[int, Kind], list[float]] = {}
         for step in every:
             for one, took in step.passes.items():
@@ -46,47 +63,60 @@ class Observed:
             stages = range(layout.pp * stages_per_rank(layout))
             return tuple(usual[s, kind] if (s, kind) in usual else usual[s, Kind.BACKWARD] * half / 2 for s in stages)
 
-        forward, inputs, weights = of(Kind.FORWARD), of(Kind.INPUT, half=True), of(Kind.WEIGHT, half=True)
-        return Times(forward, inputs, weights, statistics.median(_messages(every)), statistics.median(_between(every)))
+        gaps = _gaps(every)
+        between, received = statistics.median(gaps.between), statistics.median(gaps.received)
+        return Times(
+            of(Kind.FORWARD),
+            of(Kind.INPUT, half=True),
+            of(Kind.WEIGHT, half=True),
+            message=statistics.median(gaps.messages),
+            between=between,
+            receive=max(0.0, received - between),
+        )
 
     def drawn(self, draw: random.Random) -> DrawnTimes:
         """Return the times of a step that is put together of one step of each rank, drawn from these."""
-        every = [step for rank in self.ranks for step in rank]
+        every = self._every
         steps = [draw.choice(rank) for rank in self.ranks]
         passes = {one: took for step in steps for one, took in step.passes.items()}
-        return DrawnTimes(passes, _messages(steps, every), _between(steps, every), draw)
+        gaps = tuple(_gaps([step], rank, every) for step, rank in zip(steps, self.ranks, strict=True))
+        return DrawnTimes(passes, gaps, draw)
+
+    @property
+    def _every(self) -> list[RankStep]:
+        return [step for rank in self.ranks for step in rank]
 
 
-def _messages(*choices: Sequence[RankStep]) -> tuple[float, ...]:
-    """Return the times of messages in the first of these steps that have any."""
-    return next((found for steps in choices if (found := tuple(t for s in steps for t in s.messages))), (0.0,))
+def _gaps(*choices: Sequence[RankStep]) -> Gaps:
+    """Return the gaps of each kind in the first of these steps that have any. Without any, receiving is free."""
 
+    def first(of: Callable[[Gaps], tuple[float, ...]]) -> tuple[float, ...]:
+        return next((found for steps in choices if (found := tuple(t for step in steps for t in of(step.gaps)))), ())
 
-def _between(*choices: Sequence[RankStep]) -> tuple[float, ...]:
-    """Return the times between passes in the first of these steps that have any."""
-    return next((found for steps in choices if (found := tuple(t for s in steps for t in s.between))), (0.0,))
+    between = first(lambda gaps: gaps.between) or (0.0,)
+    return Gaps(first(lambda gaps: gaps.messages) or (0.0,), first(lambda gaps: gaps.received) or between, between)
 
 
 @dataclass(frozen=True)
 class DrawnTimes:
-    """Times of one step: of each pass as it was, of messages and between passes each drawn from these."""
+    """Times of one step: of each pass as it was, of messages and between passes each drawn from a rank's."""
 
     passes: Mapping[Pass, float]
-    messages: tuple[float, ...]
-    between: tuple[float, ...]
+    gaps: tuple[Gaps, ...]
     draw: random.Random
 
     def of(self, one: Pass) -> float:
         """Return how long a pass took."""
         return self.passes[one]
 
-    def to_other_rank(self) -> float:
-        """Return how long a message took once."""
-        return self.draw.choice(self.messages)
+    def to_other_rank(self, rank: int) -> float:
+        """Return how long a message to this rank took once."""
+        return self.draw.choice(self.gaps[rank].messages)
 
-    def to_next_pass(self) -> float:
-        """Return how long a rank once took between two passes."""
-        return self.draw.choice(self.between)
+    def to_next_pass(self, rank: int, received: bool) -> float:
+        """Return how long a rank once took between two passes, receiving what was sent before or nothing."""
+        gaps = self.gaps[rank]
+        return self.draw.choice(gaps.received if received else gaps.between)
 
 
 def observe(steps: Sequence[Timeline], layout: ParallelConfig) -> Observed:
@@ -96,37 +126,29 @@ def observe(steps: Sequence[Timeline], layout: ParallelConfig) -> Observed:
 
 
 def _rank_steps(step: Timeline, layout: ParallelConfig) -> list[RankStep]:
-    found, waits = [], list(_waits(step, layout))
-    for number, rank in enumerate(step.ranks):
-        messages, between = (
-            tuple(max(0.0, wait.took) for wait in waits if wait.rank == number and wait.message is which)
-            for which in (True, False)
-        )
-        found.append(RankStep({timed.one: timed.end - timed.start for timed in rank}, messages, between))
-    return found
-
-
-@dataclass(frozen=True)
-class _Wait:
-    """How long a rank stood before a pass: for a message that was sent when it was free, or with all that it needed."""
-
-    rank: int
-    message: bool
-    took: float
-
-
-def _waits(step: Timeline, layout: ParallelConfig) -> Iterator[_Wait]:
-    """Yield the waits of a step whose cause is sure: passes for which the rank and a message were late are left out."""
     every = {timed.one: timed for rank in step.ranks for timed in rank}
-    for rank in step.ranks:
-        free = 0.0
-        for place, timed in enumerate(rank):
-            source = _source(timed, every, layout)
-            if source is None and place:
-                yield _Wait(timed.rank, False, timed.start - free)
-            elif source is not None and source.end >= free:
-                yield _Wait(timed.rank, True, timed.start - source.end)
-            free = timed.end
+    return [
+        RankStep({timed.one: timed.end - timed.start for timed in rank}, _before(rank, every, layout))
+        for rank in step.ranks
+    ]
+
+
+def _before(rank: Sequence[Timed], every: Mapping[Pass, Timed], layout: ParallelConfig) -> Gaps:
+    """Return what a rank took before its passes."""
+    messages: list[float] = []
+    received: list[float] = []
+    between: list[float] = []
+    free = 0.0
+    for place, timed in enumerate(rank):
+        source = _source(timed, every, layout)
+        if source is not None and source.end >= free:
+            messages.append(max(0.0, timed.start - source.end))
+        elif source is not None:
+            received.append(max(0.0, timed.start - free))
+        elif place:
+            between.append(max(0.0, timed.start - free))
+        free = timed.end
+    return Gaps(tuple(messages), tuple(received), tuple(between))
 
 
 def _source(timed: Timed, every: Mapping[Pass, Timed], layout: ParallelConfig) -> Timed | None:

@@ -1,8 +1,9 @@
 """When each pass of a pipeline runs: a discrete-event simulation of a schedule, from the times of passes and messages.
 
 A rank runs its passes in the schedule's order, one at a time, each as soon as what it needs is there: a forward pass
-the output of the stage before, a backward pass the gradient of the stage after. Messages take a fixed time and do not
-wait for each other. They cost no time of the sender, except where 1f1b waits for them (`_sender_waits`).
+the output of the stage before, a backward pass the gradient of the stage after. Messages do not wait for each other.
+They cost no time of the sender, except where 1f1b waits for them (`_sender_waits`). Receiving one takes time of the
+receiver also where it was sent long before: `PassTimes.to_next_pass` says how much.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ class PassTimes(Protocol):
         """Return how long a pass takes."""
         ...
 
-    def to_other_rank(self) -> float:
-        """Return how long a message takes to another rank."""
+    def to_other_rank(self, rank: int) -> float:
+        """Return how long a message takes to this rank from another."""
         ...
 
-    def to_next_pass(self) -> float:
-        """Return what a rank needs from the end of a pass to the beginning of its next one, if that has its input."""
+    def to_next_pass(self, rank: int, received: bool) -> float:
+        """Return what a rank needs from the end of a pass to the beginning of its next one, if that has its input.
+
+        received: that comes from another rank, and was sent before.
+        """
         ...
 
 
@@ -38,7 +42,8 @@ class Times:
     """How long one micro-batch takes through each stage, in the model's order, and from a rank to another. Any unit.
 
     A whole backward pass takes as long as the gradients of inputs and those of weights together. between: what a rank
-    needs from the end of a pass to the beginning of its next one, if that has its input.
+    needs from the end of a pass to the beginning of its next one, if that has its input. receive: what it needs beyond
+    that where the input comes from another rank, which sent it before.
     """
 
     forward: tuple[float, ...]
@@ -46,6 +51,7 @@ class Times:
     backward_weight: tuple[float, ...]
     message: float = 0.0
     between: float = 0.0
+    receive: float = 0.0
 
     def of(self, one: Pass) -> float:
         """Return how long a pass takes."""
@@ -58,13 +64,13 @@ class Times:
             return self.backward_weight[stage]
         return self.backward_input[stage] + self.backward_weight[stage]
 
-    def to_other_rank(self) -> float:
+    def to_other_rank(self, rank: int) -> float:
         """Return `message`."""
         return self.message
 
-    def to_next_pass(self) -> float:
-        """Return `between`."""
-        return self.between
+    def to_next_pass(self, rank: int, received: bool) -> float:
+        """Return `between`, with `receive` where a message is received."""
+        return self.between + self.receive * received
 
 
 def even_times(
@@ -138,12 +144,24 @@ def waiting(layout: ParallelConfig, count: int) -> float:
     return max(in_flight(order) for order in orders(layout, count)) / stages_per_rank(layout)
 
 
+@dataclass(frozen=True)
+class _Input:
+    """What a pass needs from another one: when that ends, when its result is here, whether another rank runs it."""
+
+    end: float
+    here: float
+    other_rank: bool
+
+
+_OWN = _Input(0.0, 0.0, other_rank=False)
+
+
 class _Simulation:
     def __init__(self, layout: ParallelConfig, order: Sequence[Order], times: PassTimes) -> None:
         self._layout, self._orders, self._times = layout, order, times
         self._last = layout.pp * stages_per_rank(layout) - 1
-        self._arrival: dict[tuple[int, bool, int], float] = {}  # when a pass's need is met, by stage, forward, number
-        self._free = [0.0] * layout.pp
+        self._inputs: dict[tuple[int, bool, int], _Input] = {}  # by stage, forward, number
+        self._sent = [0.0] * layout.pp  # until when a rank waits for what it has sent
         self._done: list[list[Timed]] = [[] for _ in range(layout.pp)]
 
     def run(self) -> Timeline:
@@ -160,24 +178,33 @@ class _Simulation:
         order, done = self._orders[rank], self._done[rank]
         before = len(done)
         while len(done) < len(order):
-            ready = self._ready(order[len(done)])
-            if ready is None:
-                break
             one = order[len(done)]
-            start = max(ready, self._free[rank])
+            needed = self._needed(one)
+            if needed is None:
+                break
+            start = self._start(rank, needed)
             end = start + self._times.of(one)
             done.append(Timed(rank, one, start, end))
             sent = self._send(one, rank, end)
-            self._free[rank] = (sent if self._sender_waits(order, len(done) - 1) else end) + self._times.to_next_pass()
+            self._sent[rank] = sent if self._sender_waits(order, len(done) - 1) else end
         return len(done) > before
 
-    def _ready(self, one: Pass) -> float | None:
-        """Return when a pass has what it needs from other stages; None where that is not known yet."""
+    def _start(self, rank: int, needed: _Input) -> float:
+        """Return when a rank's next pass begins."""
+        if not self._done[rank]:
+            return needed.here
+        free = self._done[rank][-1].end
+        received = needed.other_rank and needed.end < free
+        gap = self._times.to_next_pass(rank, received)  # where measured, with waiting for what is sent at once
+        return max(needed.here, self._sent[rank], free + gap)
+
+    def _needed(self, one: Pass) -> _Input | None:
+        """Return what a pass needs from other stages; None where it is not known yet when that is there."""
         if one.kind is Kind.WEIGHT or (one.kind is Kind.FORWARD and one.stage == 0):
-            return 0.0
+            return _OWN
         if one.kind is not Kind.FORWARD and one.stage == self._last:
-            return 0.0  # its forward pass came before, on the same rank
-        return self._arrival.get((one.stage, one.kind is Kind.FORWARD, one.micro_batch))
+            return _OWN  # its forward pass came before, on the same rank
+        return self._inputs.get((one.stage, one.kind is Kind.FORWARD, one.micro_batch))
 
     def _send(self, one: Pass, rank: int, end: float) -> float:
         """Note when the result of a pass is at the next stage, forward or back; return that time."""
@@ -187,9 +214,10 @@ class _Simulation:
         to = one.stage + (1 if forward else -1)
         if not 0 <= to <= self._last:
             return end
-        there = end + (self._times.to_other_rank() if rank_of(self._layout, to) != rank else 0.0)
-        self._arrival[to, forward, one.micro_batch] = there
-        return there
+        there = rank_of(self._layout, to)
+        here = end + (self._times.to_other_rank(there) if there != rank else 0.0)
+        self._inputs[to, forward, one.micro_batch] = _Input(end, here, there != rank)
+        return here
 
     def _sender_waits(self, order: Order, place: int) -> bool:
         """Say whether the rank waits for the message of a pass: where 1f1b turns between forward and backward.

@@ -96,6 +96,18 @@ def test_two_ranks_and_two_micro_batches_as_drawn_by_hand() -> None:
     assert found.idle == pytest.approx([0.5, 1 / 3])
 
 
+def test_a_rank_that_is_behind_takes_time_to_receive_what_was_sent_before() -> None:
+    layout = ParallelConfig(pp=2, pp_schedule="gpipe")
+    slow = Times((1.0, 2.0), (1.0, 1.0), (1.0, 1.0), message=0.5, between=0.125)
+    found = simulate(layout, 3, replace(slow, receive=0.75))
+    #        rank 1 is free at 3.5, and 0F1 ended at 2.125; rank 0 waits for 1B0, but is at 0B0 when 1B1 ends at 13.5
+    assert [(str(t.one), t.start) for t in found.ranks[1]] == [
+        ("1F0", 1.5), ("1F1", 3.5 + 0.875), ("1F2", 6.375 + 0.875),
+        ("1B0", 9.375), ("1B1", 11.5), ("1B2", 13.625),
+    ]  # fmt: skip
+    assert [t.start for t in found.ranks[0]] == [0, 1.125, 2.25, 11.375 + 0.5, 13.875 + 0.875, 16.75 + 0.875]
+
+
 def test_1f1b_waits_for_messages_where_it_turns_and_gpipe_hides_them() -> None:
     gpipe, turning = (ParallelConfig(pp=2, pp_schedule=name) for name in ("gpipe", "1f1b"))
     quick, slow = (even_times(gpipe, 1, 2, message=message) for message in (0.0, 0.25))

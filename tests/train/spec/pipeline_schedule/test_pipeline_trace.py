@@ -12,7 +12,7 @@ import pytest
 
 from train.spec.config import ParallelConfig
 from train.spec.pipeline_layout import SCHEDULES
-from train.spec.pipeline_schedule.observed import Observed, RankStep
+from train.spec.pipeline_schedule.observed import Observed, RankStep, observe
 from train.spec.pipeline_schedule.orders import Pass
 from train.spec.pipeline_schedule.simulation import Times, simulate
 from train.spec.pipeline_schedule.trace import mark, read
@@ -20,19 +20,21 @@ from train.spec.pipeline_schedule.trace import mark, read
 LAYOUTS = {name: ParallelConfig(pp=2, pp_schedule=name, pp_stages=2) for name in SCHEDULES}
 
 
-def times(layout: ParallelConfig) -> Times:
+def times(layout: ParallelConfig, receive: float = 0.0) -> Times:
     stages = 2 if layout.pp_schedule in ("gpipe", "1f1b") else 4
     forward = tuple(1.0 + 0.5 * stage for stage in range(stages))
-    return Times(forward, forward[::-1], forward[::-1], message=0.25, between=0.125)
+    return Times(forward, forward[::-1], forward[::-1], message=0.25, between=0.125, receive=receive)
 
 
-def traces(layout: ParallelConfig, speeds: Sequence[float] = (1.0, 1.0, 1.0)) -> list[dict[str, Any]]:
+def traces(
+    layout: ParallelConfig, speeds: Sequence[float] = (1.0, 1.0, 1.0), receive: float = 0.0
+) -> list[dict[str, Any]]:
     """Return each rank's trace of simulated steps, 100 ms apart, by clocks that count from different times.
 
     speeds: how many times as fast as the first each step is.
     """
     found = []
-    for rank, timed in enumerate(simulate(layout, 4, times(layout)).ranks):
+    for rank, timed in enumerate(simulate(layout, 4, times(layout, receive)).ranks):
         base = 5_000_000 * rank
         events: list[dict[str, Any]] = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0.0, "dur": 9e9}]
         for step, speed in enumerate(speeds):
@@ -60,6 +62,28 @@ def test_a_trace_gives_back_the_steps_and_times_that_made_it(name: str) -> None:
     assert usual.backward_weight == pytest.approx(times(layout).backward_weight)
     assert usual.message == pytest.approx(0.25)
     assert usual.between == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_receiving_what_was_sent_before_takes_time_of_its_own(name: str) -> None:
+    layout = LAYOUTS[name]
+    wanted = simulate(layout, 4, times(layout, receive=0.5))
+    assert wanted.step > simulate(layout, 4, times(layout)).step, "it is on the way of the longest chain of passes"
+    found = read(traces(layout, receive=0.5), layout)
+    usual = found.observed.usual(layout)
+    assert usual.receive == pytest.approx(0.5)
+    assert (usual.between, usual.message) == pytest.approx((0.125, 0.25))
+    drawn = simulate(layout, 4, found.observed.drawn(random.Random(0)))
+    for step in (simulate(layout, 4, usual), drawn):
+        assert step.step == pytest.approx(wanted.step)
+        assert step.idle_share == pytest.approx(found.idle_share)
+
+
+def test_what_a_rank_has_never_received_late_takes_it_no_longer_than_other_passes() -> None:
+    layout = LAYOUTS["gpipe"]
+    alone = simulate(layout, 1, times(layout, receive=0.5))  # one micro-batch: no message is there before its rank
+    usual = observe([alone], layout).usual(layout)
+    assert (usual.message, usual.between, usual.receive) == pytest.approx((0.25, 0.125, 0.0))
 
 
 def test_times_are_of_other_steps_than_those_held_out() -> None:
