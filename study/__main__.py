@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
+from analysis.text.terminal import show
 from study import __version__
 from study import text as terminal
 from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> int:
     """Run the command in these words and return its exit code."""
     if not given or given[0] in ("-h", "--help", "help"):
-        print(usage())
+        show(usage())
         return 0
     if given[0] == "--version":
         print(f"scaling-study {__version__}")

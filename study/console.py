@@ -9,6 +9,7 @@ import difflib
 import runpy
 import sys
 
+from analysis.text.terminal import show
 from study import __version__
 from study.commands import COMMANDS
 from train.spec.not_installed import not_installed
@@ -36,7 +37,7 @@ def main() -> int:
     """Run the command that sys.argv names; return 2 where there is none of that name."""
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help", "help"):
-        print(usage())
+        show(usage())
         return 0
     name, rest = words[0], words[1:]
     if name in ("--version", "-V"):

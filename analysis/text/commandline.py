@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from typing import Any
 
+from analysis.text.terminal import show
+
 Read = Callable[["Key", str], Any]
 FEWEST_RESAMPLES = 20
 UNANSWERED = 3
@@ -168,7 +170,7 @@ def run(
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if not given or any(a in ("-h", "--help", "help") for a in given):
-            print(usage(command, purpose, keys, examples))
+            show(usage(command, purpose, keys, examples))
             return 0 if given else 2
         with warnings.catch_warnings():
             # Overflow in a trial step is part of a search; what comes of it is judged, and findings say it.

@@ -68,10 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = split(words)
         if arguments.has("--help", "-h"):
+            from analysis.text.terminal import show
             from study.sweep.help import about, text
 
             folders, groups = _config_folders(arguments), [word for word in arguments.overrides if "=" not in word]
-            print(about(folders, groups) if groups else text(folders), flush=True)
+            show(about(folders, groups) if groups else text(folders))
+            sys.stdout.flush()
             return 0
         if not words:
             from study.sweep.help import HEAD

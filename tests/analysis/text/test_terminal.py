@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from analysis.text import terminal
@@ -25,6 +27,20 @@ OTHER = "  farseer   34.4B parameters, loss 2.043  (AICc 2.90 behind; does not q
 def test_long_lines_go_on_below_their_text(line: str, folded: list[str]) -> None:
     assert terminal.fold(line, 44) == folded
     assert terminal.fold(line, len(line)) == [line]
+
+
+@pytest.mark.parametrize("words", ["analysis.fit", "analysis.next", "study.sweep", "study", "study.console"])
+def test_help_is_folded_in_a_narrow_terminal(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.argv", [words, "--help"])
+    main = importlib.import_module(f"{words}.__main__" if words in ("study.sweep", "study") else words).main
+    assert main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 20
+    assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
 
 
 def test_only_a_terminal_folds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
