@@ -101,7 +101,7 @@ def ols(found: Any, y: str = "params_opt") -> Any:
     >>> from pathlib import Path
     >>> from analysis import frame
     >>> found = optima(frame.used(frame.from_csv(Path("docs/example-runs.csv"))))
-    >>> abs(ols(found).params[1] - exponents(found).exponent) < 1e-12
+    >>> bool(abs(ols(found).params[1] - exponents(found).exponent) < 1e-12)
     True
     """
     import statsmodels.api as sm

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 from analysis.inference import resampling
 from analysis.inputs.dataset import Array
@@ -29,7 +28,9 @@ class Line:
         """Return Student's t intervals of intercept and slope; none of two points."""
         if self.df_resid <= 0:
             return None, None
-        reach = float(special.stdtrit(self.df_resid, 0.5 + 0.5 * confidence))
+        from scipy.special import stdtrit
+
+        reach = float(stdtrit(self.df_resid, 0.5 + 0.5 * confidence))
         level, slope = (
             (value - reach * error, value + reach * error) for value, error in zip(self.params, self.bse, strict=True)
         )
