@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
+from itertools import accumulate
 
 from train.spec.config import ModelConfig, ParallelConfig, RunConfig
 from train.spec.counts import params
@@ -93,6 +94,14 @@ def share_of(config: RunConfig, pp: int, rank: int) -> tuple[int, bool, bool]:
     parallel = replace(config.parallel, pp=pp)
     sizes, stages = layers_of(replace(config, parallel=parallel)), stages_of(parallel, rank)
     return sum(sizes[stage] for stage in stages), 0 in stages, len(sizes) - 1 in stages
+
+
+def blocks_of(config: RunConfig, pp: int, rank: int) -> tuple[int, ...]:
+    """Return the numbers of the blocks, in the model's order, that one of `pp` ranks has."""
+    parallel = replace(config.parallel, pp=pp)
+    sizes = layers_of(replace(config, parallel=parallel))
+    starts = (0, *accumulate(sizes))
+    return tuple(n for stage in stages_of(parallel, rank) for n in range(starts[stage], starts[stage] + sizes[stage]))
 
 
 def micro_batches(parallel: ParallelConfig, wanted: int) -> int:

@@ -10,7 +10,7 @@ from train.spec import optimizers
 from train.spec.config import RunConfig
 from train.spec.counts import Weight, block_weights, end_weights
 from train.spec.mesh import Axes, strategy
-from train.spec.pipeline_layout import share_of
+from train.spec.pipeline_layout import blocks_of, share_of
 from train.spec.shard_shapes import gathered, largest_shard, largest_shards
 
 
@@ -29,12 +29,12 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Part:
-    """What a rank of the pipeline has: so many blocks alike, and the weights beside them.
+    """What a rank of the pipeline has: blocks alike, by their numbers in the model, and the weights beside them.
 
     sharded: FSDP2 holds the weights. ddp: DistributedDataParallel does, whose buckets are the gradients all the time.
     """
 
-    blocks: int
+    block_numbers: tuple[int, ...]
     first: bool
     last: bool
     block: Numbers
@@ -43,6 +43,11 @@ class Part:
     rest: Numbers
     sharded: bool
     ddp: bool
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it has."""
+        return len(self.block_numbers)
 
     @property
     def shard(self) -> int:
@@ -62,7 +67,7 @@ class Part:
 
 def part_of(config: RunConfig, axes: Axes, rank: int) -> Part:
     """Return what one rank of the pipeline has."""
-    blocks, first, last = share_of(config, axes.pp, rank)
+    _, first, last = share_of(config, axes.pp, rank)
     how = strategy(config.parallel, axes)
     found = end_weights(config.model, config.data.vocab_size, first, last)
     embedding = {name: found.pop(name) for name in ("embedding.weight",) if name in found}
@@ -73,7 +78,7 @@ def part_of(config: RunConfig, axes: Axes, rank: int) -> Part:
         return _numbers(weights, ranks, axes.tp, axes.ep)
 
     return Part(
-        blocks,
+        blocks_of(config, axes.pp, rank),
         first,
         last,
         numbers(block_weights(config.model)),

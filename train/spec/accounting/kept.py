@@ -6,6 +6,7 @@ keys on a GPU, and for selective checkpointing it is what train.spec.activations
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from train.spec import activations
@@ -132,12 +133,12 @@ def head(config: RunConfig, axes: Axes, device: str, tokens: int, gathered: bool
     )
 
 
-def modes(config: RunConfig, blocks: int) -> list[str]:
-    """Return each block's mode; `budget` as full, the least that it keeps."""
+def modes(config: RunConfig, blocks: Sequence[int]) -> list[str]:
+    """Return the mode of each of these blocks, by their numbers in the model; `budget` as full, which keeps least."""
     checkpointing, every = config.memory.checkpointing, config.memory.every
     if checkpointing == "every":
-        return ["full" if place % every == 0 else "none" for place in range(blocks)]
-    return ["full" if checkpointing == "budget" else checkpointing] * blocks
+        return ["full" if number % every == 0 else "none" for number in blocks]
+    return ["full" if checkpointing == "budget" else checkpointing] * len(blocks)
 
 
 def at_work(config: RunConfig, axes: Axes, device: str, tokens: int) -> int:

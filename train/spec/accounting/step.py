@@ -176,7 +176,7 @@ class _Step:
     def _made(self, name: str, left: int, more: Mapping[str, int], ended: bool = False) -> Moment:
         """Return a moment with `left` blocks' activations, and `more`. ended: the head's backward pass is done."""
         others = self.waiting - 1.0
-        blocks = kept.modes(self.config, self.part.blocks)
+        blocks = kept.modes(self.config, self.part.block_numbers)
         of = {mode: kept.block_bytes(self.config, self.axes, self.device, mode, self.sequences) for mode in set(blocks)}
         whole, here = sum(of[mode] for mode in blocks), sum(of[mode] for mode in blocks[:left])
         cut = self.tokens / self.axes.tp
@@ -214,7 +214,7 @@ class _Step:
         copied = not self.config.precision.fp8_gather if narrow else not self.part.sharded and self.size < 4
         if not copied:
             return 0
-        modes = kept.modes(self.config, self.part.blocks)[:left]
+        modes = kept.modes(self.config, self.part.block_numbers)[:left]
         numbers = self.part.block.matrices * max(1, sum(mode != "full" for mode in modes))
         return numbers if narrow else self.size * numbers
 
@@ -259,7 +259,7 @@ class _Step:
         if part.sharded:  # this block's in the format of products; before it the last one's, on their way
             before = part.head.gathered if left == part.blocks else block.gathered
             found["gradient buffers"] = self.size * block.gathered + self._reduced * before
-        mode = kept.modes(self.config, part.blocks)[left - 1]
+        mode = kept.modes(self.config, part.block_numbers)[left - 1]
         if mode != "none":
             found["recomputed block"] = kept.recomputed_bytes(self.config, self.axes, self.device, mode, self.sequences)
         return found

@@ -9,6 +9,7 @@ from train.spec.accounting import kept
 from train.spec.accounting.step import of_rank
 from train.spec.config import RunConfig
 from train.spec.mesh import Axes
+from train.spec.pipeline_layout import blocks_of
 from train.spec.step_time.device import Device
 
 SHARE = 0.92
@@ -23,7 +24,7 @@ def modes(config: RunConfig, axes: Axes, rank: int, *, blocks: int, sequences: i
     """
     if config.memory.checkpointing != "budget":
         found: dict[str, float] = {}
-        for mode in kept.modes(config, blocks):
+        for mode in kept.modes(config, blocks_of(config, axes.pp, rank)):
             found[mode] = found.get(mode, 0.0) + 1
         return found
     limit = config.memory.budget_gib

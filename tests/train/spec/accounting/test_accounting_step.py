@@ -11,6 +11,7 @@ import torch
 from torch.distributed.pipelining import schedules
 
 from benchmarks.peers.rows import SHAPES
+from train.memory.activation_checkpointing import modes
 from train.spec.accounting import held, kept, outside, step
 from train.spec.accounting.step import Sheet, in_flight, of_rank, sheet, with_stage
 from train.spec.communication.step import step_messages
@@ -265,6 +266,22 @@ def test_checkpointed_blocks_keep_their_input_and_are_made_again(policy: str, fu
     assert less == full * (whole - part)
     assert parts(found, "backward of block 3")["recomputed block"] == whole
     assert part == 4 * LENGTH * 4 * 640
+
+
+def test_every_second_block_is_counted_over_the_whole_model_as_the_trainer_does() -> None:
+    """Of four stages of a layer each on two ranks, the first rank has blocks 0 and 2, the second 1 and 3."""
+    layout = ParallelConfig(pp=2, pp_schedule="interleaved", pp_stages=2, pp_layers=(1,) * 4, micro_batch_sequences=1)
+    every, plain, full = (
+        run(tokens=8 * LENGTH, parallel=layout, memory=MemoryConfig(checkpointing=policy, every=2))
+        for policy in ("every", "none", "full")
+    )
+    axes = Axes(pp=2)
+    assert [held.part_of(every, axes, rank).block_numbers for rank in (0, 1)] == [(0, 2), (1, 3)]
+    assert modes(every.memory, 4) == kept.modes(every, range(4))
+    for rank, same in ((0, full), (1, plain)):
+        found, wanted = (of_rank(one, axes, "cuda", 1, rank).moments for one in (every, same))
+        assert [moment.parts for moment in found][-1] == [moment.parts for moment in wanted][-1]
+        assert max(moment.total for moment in found) == max(moment.total for moment in wanted)
 
 
 def test_what_is_offloaded_lies_on_the_host() -> None:

@@ -183,6 +183,12 @@ def test_a_budget_makes_again_what_does_not_fit() -> None:
     assert modes(whole, Axes(), 0, blocks=8, sequences=2, device=device) == {"none": 8.0}
     every = replace(whole, memory=MemoryConfig(checkpointing="every", every=4))
     assert modes(every, Axes(), 0, blocks=8, sequences=2, device=device) == {"full": 2.0, "none": 6.0}
+    layout = replace(whole.parallel, pp=4, pp_schedule="interleaved", pp_stages=2, pp_layers=(1,) * 8)
+    ranks = [
+        modes(replace(every, parallel=layout), Axes(pp=4), rank, blocks=2, sequences=2, device=device)
+        for rank in (0, 1)
+    ]
+    assert ranks == [{"full": 2.0}, {"none": 2.0}], "blocks 0 and 4 of eight, 1 and 5"
 
 
 def test_a_budget_makes_norms_again_before_products() -> None:
