@@ -149,20 +149,21 @@ def hessian(p: Problem, z: Array, weights: Array | None = None, y: Array | None 
         own, mixed = p.loss.bend(residual, weights)
         own = own + p.tie * (np.ones_like(residual) if weights is None else weights)
         own = own * value**2 + (psi if p.plain else 0.0)
-        slopes = held.pull_rows(p.form.jacobian(theta, p.x))
+        jacobian = p.form.jacobian(theta, p.x)
+        slopes = held.pull_rows(jacobian)
         out = _squared(slopes, own)
         if mixed is not None:
             pulled = np.einsum("rnp,rn->rp", slopes, mixed * value)
             out -= pulled[:, :, None] * pulled[:, None, :]
-        out += _bend(p, z, psi)
+        out += _bend(p, z, psi, jacobian)
     return np.asarray(np.nan_to_num(0.5 * (out + out.transpose(0, 2, 1)), posinf=0.0, neginf=0.0))
 
 
-def _bend(p: Problem, z: Array, psi: Array) -> Array:
+def _bend(p: Problem, z: Array, psi: Array, jacobian: Array) -> Array:
     """Return what the law itself bends (R, q, q) at pulls `psi` (R, n): exact, or the difference of its gradient."""
     held = p.constraint
     if isinstance(p.form, Bent):
-        return held.pull_both(p.form.bend(held.expand(z), p.x, psi))
+        return held.pull_both(p.form.bend(held.expand(z), p.x, psi, jacobian))
     count, width = z.shape
     sides = NEAR * np.concatenate((np.eye(width), -np.eye(width)))
     size = max(1, CACHED // (len(sides) * p.y.size))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 
 import numpy as np
@@ -15,6 +16,8 @@ MOST_FITTED = 20_000
 """Rows that laws are fitted to. Resamples weigh each of them: a thousand weights of so many rows are 160 MB."""
 SLOW = 5_000
 """Rows from which on a fit says on stderr what it is at."""
+BESIDE, LEAST_BESIDE = 200, 50
+"""Most and fewest resamples of what stands beside a fit."""
 
 PART = "where=COLUMN:VALUE keeps a part of the rows"
 NAMED = "Where rows are checkpoints, name their runs (columns=run:COLUMN): laws of N and D then rest on the last ones"
@@ -75,6 +78,21 @@ def refuse_fitted(frame: pd.DataFrame, thin: int) -> None:
         raise ValueError(f"{said}; thin= keeps the last row of every run. {PART}")
     every = math.ceil(thin * len(rows) / MOST_FITTED)
     raise ValueError(f"{said}: thin={every} keeps one row in so many. {PART}. {NAMED}")
+
+
+def resamples(asked: int, count: int) -> int:
+    """Return how many resamples stand beside a fit to `count` rows, of other choices and approaches.
+
+    Up to 200; of very many rows fewer, so that they take no more time than of SLOW rows, but enough for an interval.
+    """
+    return min(BESIDE, asked, max(LEAST_BESIDE, BESIDE * SLOW // max(count, 1)))
+
+
+def threads(asked: int, count: int) -> int:
+    """Return the threads of a fit to `count` rows; 0 asked: one, or of very many rows one a core, up to four."""
+    if asked:
+        return asked
+    return min(4, os.cpu_count() or 1) if count >= SLOW else 1
 
 
 def told(count: int) -> None:

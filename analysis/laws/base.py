@@ -92,8 +92,11 @@ class Form(Protocol):
 class Bent(Protocol):
     """A form that knows its second derivatives too; those of the others are differences."""
 
-    def bend(self, theta: Array, x: Array, weights: Array) -> Array:
-        """Return the sums (R, p, p), weighted by `weights` (R, n), of the second derivatives of ln target."""
+    def bend(self, theta: Array, x: Array, weights: Array, jacobian: Array | None = None) -> Array:
+        """Return the sums (R, p, p), weighted by `weights` (R, n), of the second derivatives of ln target.
+
+        `jacobian` (R, n, p) is the form's own at theta, where it is known already.
+        """
 
 
 class Linked:

@@ -136,9 +136,9 @@ class SumOfPowers(Linked):
                 out[:, :, column] -= out[:, :, head + i] * x[row]
         return out
 
-    def bend(self, theta: Array, x: Array, weights: Array) -> Array:
+    def bend(self, theta: Array, x: Array, weights: Array, jacobian: Array | None = None) -> Array:
         """Return the weighted sums (R, p, p) of the second derivatives: terms' shares by what their logs hold twice."""
-        slopes = self.jacobian(theta, x)
+        slopes = self.jacobian(theta, x) if jacobian is None else jacobian
         out: Array = -np.matmul((slopes * weights[:, :, None]).transpose(0, 2, 1), slopes)
         head = 1 if self.floor else 0
         if head:
@@ -255,7 +255,7 @@ class PowerLaw(Linked):
         rows = np.vstack((np.ones(x.shape[1]), x)).T
         return np.array(np.broadcast_to(rows, (len(theta), *rows.shape)))
 
-    def bend(self, theta: Array, x: Array, weights: Array) -> Array:
+    def bend(self, theta: Array, x: Array, weights: Array, jacobian: Array | None = None) -> Array:
         """Return zeros: its log is linear in the constants."""
         return np.zeros((*theta.shape, theta.shape[1]))
 

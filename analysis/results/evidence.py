@@ -93,11 +93,12 @@ def approaches(
     import pandas as pd
 
     from analysis.approaches.comparison import COLUMNS, law_line, side_by_side
+    from analysis.inputs import large
     from analysis.inputs.frame import checkpoints
 
     curves = checkpoints(frame)
     one = curves.run is None or len(set(curves.run.tolist())) == len(curves)
-    few = {"resamples": min(200, int(asked["resamples"]))}
+    few = {"resamples": large.resamples(int(asked["resamples"]), len(rows))}
     (form, law), *others = fits.items()
     found = side_by_side(
         rows, budget, checkpoints=None if one else curves, law=law, judged=judged, **(options_of(form, asked) | few)
@@ -119,9 +120,10 @@ def sensitivity(frame: pd.DataFrame, asked: Mapping[str, Any], interval: Interva
     other lines' intervals are of fewer resamples.
     """
     from analysis.diagnostics.sensitivity import sensitivity as table
+    from analysis.inputs import large
 
     try:
-        few = {"resamples": min(200, int(asked["resamples"]))}
+        few = {"resamples": large.resamples(int(asked["resamples"]), int(frame["used"].sum()))}
         found = table(columns_of(frame), quantity="a", **(options_of("chinchilla", asked) | few))
     except ValueError:
         return ()

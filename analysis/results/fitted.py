@@ -24,11 +24,12 @@ def fitted(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Fit, Parts | 
     of learning curves or of other columns than N, D and C.
     """
     from analysis.inputs.frame import used
-    from analysis.inputs.large import refuse_fitted
+    from analysis.inputs.large import refuse_fitted, threads
     from analysis.laws.registry import CURVES, FORMS
     from analysis.results.single_law import curves_only, law_only, settings_only
     from analysis.results.study_fit import Parts
 
+    asked = {**asked, "workers": threads(int(asked["workers"]), int(frame["used"].sum()))}
     if asked["form"] == CURVES:
         return curves_only(frame, asked), None
     if FORMS[asked["form"]].target in ("lr", "batch_tokens"):

@@ -151,3 +151,15 @@ def test_where_keeps_rows_of_a_study_too(tmp_path: Path) -> None:
         load_frame(parse([runs, "where=flops:>1e99"]))
     with pytest.raises(ValueError, match="columns=params:N is for files"):
         load_frame(parse([runs, "columns=params:N"]))
+
+
+def test_what_stands_beside_a_fit_takes_fewer_resamples_of_very_many_rows() -> None:
+    """So that it takes no more time than of SLOW rows, but at least as many as an interval needs."""
+    assert [large.resamples(1000, count) for count in (25, 5_000, 10_000, 20_000, 200_000)] == [200, 200, 100, 50, 50]
+    assert [large.resamples(asked, 25) for asked in (0, 60, 150)] == [0, 60, 150]
+
+
+def test_very_many_rows_take_several_threads_unless_their_number_is_asked() -> None:
+    assert large.threads(0, large.SLOW - 1) == 1
+    assert 1 <= large.threads(0, large.SLOW) <= 4
+    assert [large.threads(asked, count) for asked in (1, 3) for count in (10, 10**5)] == [1, 1, 3, 3]
