@@ -2,13 +2,15 @@
 
 `python -m benchmarks.analysis_large [rows=1e4,1e5,1e6] [kinds=runs,curves] [limit=300] [OPTION=VALUE ...]`: made-up
 tables in a temporary folder. "runs" are runs of 40 sizes at 25 budgets with seeds, "curves" checkpoints of runs, 100 of
-each. Further options go to the command. Its exit code tells an answer (0, 3) from a refusal (2); `limit` [s] ends a
-command that does neither. Set OMP_NUM_THREADS.
+each. Further options go to the command. Its exit code tells an answer (0, 3) from a refusal (2), which is followed: the
+next line is of the command with the thin= that it names. `limit` [s] ends a command that does neither. Set
+OMP_NUM_THREADS. On a machine that others use as well, processor seconds say more than the clock.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from benchmarks.key_values import counts, lists, values
 
 CHECKPOINTS, SIZES, BUDGETS = 100, 40, 25
 KINDS = ("runs", "curves")
+REFUSED, MOST_REFUSALS = 2, 4
 KEYS = (
     Key("rows", "numbers of rows", [10_000, 100_000, 1_000_000], counts),
     Key("kinds", f"of {', '.join(KINDS)}", list(KINDS), lists(KINDS)),
@@ -65,8 +68,8 @@ def curves(count: int) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def timed(table: Path, folder: Path, limit: float, further: list[str]) -> str:
-    """Return a line of what the command took and ended with."""
+def timed(table: Path, folder: Path, limit: float, further: list[str]) -> tuple[str, str]:
+    """Return a line of what the command took and ended with, and the thin= that a refusal names, else nothing."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "analysis.fit", f"runs={table}", f"out={folder}", *further]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -78,8 +81,31 @@ def timed(table: Path, folder: Path, limit: float, further: list[str]) -> str:
     wall = time.perf_counter() - begin
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     worked = own.ru_utime + own.ru_stime - before.ru_utime - before.ru_stime
-    last = (said.strip().splitlines() or [""])[-1][:100]
-    return f"{wall:8.1f} {worked:10.1f} {own.ru_maxrss / 2**20:9.2f} {process.returncode:5d}  {last}"
+    last = (said.strip().splitlines() or [""])[-1]
+    named = re.search(r"\bthin=\d+", last) if process.returncode == REFUSED else None
+    shown = last.removeprefix("analysis.fit: ").replace(f"{folder}/", "")[:60]
+    line = f"{wall:8.1f} {worked:10.1f} {own.ru_maxrss / 2**20:9.2f} {process.returncode:5d}  {shown}"
+    return line, named.group() if named else ""
+
+
+def follow(count: int, kind: str, limit: float, further: list[str]) -> None:
+    """Print the command's line on a table of so many rows, then that of the command that its refusal advises."""
+    with tempfile.TemporaryDirectory() as folder:
+        table, thin = Path(folder) / "table.csv", ""
+        {"runs": runs, "curves": curves}[kind](count).to_csv(table, index=False)
+        for _ in range(MOST_REFUSALS):
+            reader, writer = os.pipe()
+            if os.fork() == 0:  # a process of its own, so that the peak of memory is this command's
+                line, named = timed(table, Path(folder), limit, [*further, *([thin] if thin else [])])
+                print(f"{count:9d} {kind:>7} {thin or '-':>8} {line}", flush=True)
+                os.write(writer, named.encode())
+                os._exit(0)
+            os.close(writer)
+            os.wait()
+            with os.fdopen(reader, "rb") as said:
+                thin = said.read().decode()
+            if not thin:
+                return
 
 
 def main() -> None:
@@ -87,16 +113,11 @@ def main() -> None:
     known = {key.name for key in KEYS}
     further = [word for word in words if "=" in word.lstrip("=") and word.partition("=")[0] not in known]
     given = values("benchmarks.analysis_large", PURPOSE, KEYS, [word for word in words if word not in further])
-    print(f"{'rows':>9} {'kind':>7} {'wall, s':>8} {'processor':>10} {'peak, GiB':>9} {'exit':>5}  last line")
+    heads = f"{'wall, s':>8} {'processor':>10} {'peak, GiB':>9} {'exit':>5}  last line"
+    print(f"{'rows':>9} {'kind':>7} {'thinned':>8} {heads}")
     for count in given["rows"]:
         for kind in given["kinds"]:
-            with tempfile.TemporaryDirectory() as folder:
-                table = Path(folder) / "table.csv"
-                {"runs": runs, "curves": curves}[kind](count).to_csv(table, index=False)
-                if os.fork() == 0:  # a process of its own, so that the peak of memory is this command's
-                    print(f"{count:9d} {kind:>7} {timed(table, Path(folder), given['limit'], further)}", flush=True)
-                    os._exit(0)
-                os.wait()
+            follow(count, kind, given["limit"], further)
 
 
 if __name__ == "__main__":
