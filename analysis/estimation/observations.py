@@ -98,13 +98,20 @@ def by_first(groups: Index) -> Index:
 
 
 def group_column(runs: Any, name: str) -> Index | None:
-    """Return a column of any kind as group numbers."""
+    """Return a column of any kind as group numbers; None where a cell is empty: rows without names are no group."""
     if isinstance(runs, Rows):
         return runs.run if name == "run" else runs.size
     if name not in runs:
         return None
-    _, numbers = np.unique(np.asarray(runs[name]).astype(str), return_inverse=True)
-    return numbers.astype(np.int64)
+    values = np.asarray(runs[name])
+    if any(_is_empty(value) for value in values.tolist()):
+        return None
+    return np.unique(values.astype(str), return_inverse=True)[1].astype(np.int64)
+
+
+def _is_empty(value: object) -> bool:
+    """Return whether a cell says nothing: no text, None, NaN or pandas' NA, whose text says so."""
+    return value is None or str(value) in ("", "nan", "NaT", "<NA>")
 
 
 def rows_of(runs: Any) -> Rows:

@@ -57,6 +57,16 @@ def test_sizes_runs_and_settings_of_a_table() -> None:
         read({**TABLE, "loss": [1.0, 2.0, 3.0]}, SURFACE)
 
 
+@pytest.mark.parametrize("empty", ["", None, np.nan, pd.NA])
+def test_rows_without_a_name_are_no_group(empty: object) -> None:
+    """As one group they would share errors; a fit of the command takes such rows as runs of their own, too."""
+    for runs in (["a", empty, "b", empty], [1.0, empty, 2.0, empty]):
+        table = pd.DataFrame({**TABLE, "run": pd.Series(runs, dtype=object), "size_group": ["s", "s", "s", empty]})
+        data = read(table, SURFACE)
+        assert data.run is None and data.run_numbers.tolist() == [0, 1, 2, 3]
+        assert data.size.tolist() == [0, 0, 1, 0], "by params"
+
+
 def test_sizes_of_laws_that_do_not_read_them() -> None:
     compute: Any = FORMS["compute"]
     assert compute.inputs == ("flops",)
