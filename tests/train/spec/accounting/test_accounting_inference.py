@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from train.spec.accounting import held, inference
+from train.spec.accounting import held, inference, kv_cache
 from train.spec.config import BatchConfig, DataConfig, ModelConfig, ParallelConfig, PrecisionConfig, RunConfig
 from train.spec.mesh import Axes
 
@@ -44,3 +44,9 @@ def test_the_fullest_rank_of_a_pipeline_and_its_cache() -> None:
     assert inference.frozen(pipeline, axes, 1).weights == 2 * max(part.shard for part in parts)
     assert inference.cache(pipeline, axes, 3) == 2 * 2 * 2 * 16 * 2 * 3 * 128
     assert inference.cache(config(tp=2), Axes(tp=2), 1) == 2 * 4 * 16 * 2 * 128
+
+
+def test_a_cache_is_cut_by_heads_and_layers_rounded_up() -> None:
+    """Of 5 layers on two ranks one has 3, of 3 heads on two ranks one has 2: keys and values of 200 tokens in bf16."""
+    model = ModelConfig(width=768, layers=5, head_dim=64, kv_heads=3)
+    assert kv_cache.of_sequences(model, 2, 100, tp=2, pp=2) == 2 * 3 * 2 * 64 * 2 * 200

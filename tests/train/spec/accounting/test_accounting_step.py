@@ -25,7 +25,7 @@ from train.spec.config import (
     PrecisionConfig,
     RunConfig,
 )
-from train.spec.footprint import footprint
+from train.spec.footprint import footprint, of_a_token
 from train.spec.mesh import Axes
 from train.spec.pipeline_layout import stages_of
 
@@ -353,6 +353,26 @@ def test_muon_needs_room_for_its_iterations() -> None:
     found = sheet(run(optim=OptimConfig(name="muon")), Axes())
     assert parts(found, "update")["update"] > 0
     assert parts(found, "loss")["moments"] < parts(sheet(run(), Axes()), "loss")["moments"]
+
+
+def test_rounding_moments_has_the_largest_weight_in_four_forms_and_a_mark() -> None:
+    """Both moments and random bits in fp32, one more in fp32, a byte each: of the gate with up, the largest here."""
+    config = run(precision=PrecisionConfig(name="bf16", optimizer_state="bf16"))
+    largest = 2 * 1280 * 640
+    for axes, own in ((Axes(), largest), (Axes(dp_replicate=2), largest), (Axes(dp_shard=2), largest // 2)):
+        assert held.rounding(config, held.part_of(config, axes, 0), 2, 1) == 17 * own
+    assert held.rounding(run(), held.part_of(run(), Axes(), 0), 1, 1) == 0
+
+
+def test_buffers_of_communicators_by_hand() -> None:
+    """24 channels, each with 512 KiB (LL), 4.7 MiB (LL128) and 4 MiB (Simple)."""
+    assert outside.nccl(2, "cuda") == 2 * 24 * (524_288 + 4_915_200 + 4_194_304)
+    assert outside.nccl(2, "cpu") == 0
+
+
+def test_gradients_on_their_way_are_shared_by_tensor_parallel_ranks() -> None:
+    alone, four = (of_a_token(run(), axes, "cuda")[1] for axes in (Axes(), Axes(tp=2, cp=2)))
+    assert four == alone / 4
 
 
 def test_a_cpu_has_no_workspaces_and_no_context() -> None:

@@ -170,3 +170,19 @@ def test_long_steps_by_their_closed_form_are_near_the_simulation(schedule: str) 
     last = (*forward[:-1], 1.2)  # the busiest rank stands for all: an upper bound, near by
     uneven = simulate(layout, count, Times(last, forward, forward)).step
     assert uneven <= timeline.run(layout, count, last, backward).step * (1 + 1e-9) <= 1.02 * uneven
+
+
+@pytest.mark.parametrize(("schedule", "stages", "turns"), [("1f1b", 1, 1), ("gpipe", 1, 1), ("interleaved", 2, 2)])
+def test_a_long_step_waits_for_messages_there_and_back_while_the_pipeline_fills(
+    schedule: str, stages: int, turns: int
+) -> None:
+    layout = ParallelConfig(pp=4, pp_schedule=schedule, pp_stages=stages)
+    times = (1.0,) * 4 * stages, (2.0,) * 4 * stages
+    without, waited = (timeline.run(layout, 128, *times, message).step for message in (0.0, 0.1))
+    assert waited - without == pytest.approx(2 * 0.1 * 3 * turns)
+
+
+def test_a_long_step_of_zbv_depends_on_both_passes_together() -> None:
+    layout = ParallelConfig(pp=2, pp_schedule="zbv", pp_stages=2)
+    one, other = (timeline.run(layout, 128, (there,) * 4, (3.0 - there,) * 4).step for there in (1.0, 2.0))
+    assert one == other == pytest.approx(128 * 6 + 1), "forward, inputs and weights each take 1 a stage"
