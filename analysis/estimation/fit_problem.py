@@ -159,7 +159,7 @@ def hessian(p: Problem, z: Array, weights: Array | None = None, y: Array | None 
     return np.asarray(np.nan_to_num(0.5 * (out + out.transpose(0, 2, 1)), posinf=0.0, neginf=0.0))
 
 
-def _bend(p: Problem, z: Array, psi: Array, jacobian: Array) -> Array:
+def _bend(p: Problem, z: Array, psi: Array, jacobian: Array | None = None) -> Array:
     """Return what the law itself bends (R, q, q) at pulls `psi` (R, n): exact, or the difference of its gradient."""
     held = p.constraint
     if isinstance(p.form, Bent):

@@ -18,7 +18,7 @@ from analysis.estimation.fit_problem import Problem, curvature, decided, evaluat
 from analysis.estimation.optimizer import ROUNDS, Array, Evaluate, Index, Minimum, minimise, resumed
 from analysis.values.blocks import Basin, Optimizer
 
-CHUNK, CELLS, CACHED = 250, 4_000_000, 400_000
+CHUNK, CELLS, CACHED = 250, 1_000_000, 400_000
 """Resamples that are solved at once; of more cells, resamples x rows, as many as a processor's cache holds."""
 STARTS, START_ROWS = 8, 5_000
 RESAMPLE_TOLERANCE = 1e-6

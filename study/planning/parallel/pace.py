@@ -162,7 +162,7 @@ class Pace:
         embedding, head = self._both_ends(layout, size, sharded)
         for mine in self._cut(layout).stages:
             blocks = sum(len(stage.blocks) for stage in mine)
-            modes = Counter(kept.modes(layout.config, blocks))
+            modes = Counter(kept.modes(layout.config, [number for stage in mine for number in stage.blocks]))
             times = [(count / blocks, self._block(layout, size, sharded, mode)) for mode, count in modes.items()]
             there = sum(share * time[0] for share, time in times)
             back = sum(share * time[1] for share, time in times)

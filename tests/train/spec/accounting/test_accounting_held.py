@@ -27,6 +27,7 @@ from train.spec.config import (
     PrecisionConfig,
     RunConfig,
 )
+from train.spec.counts import block_weights
 from train.spec.mesh import axes
 
 MODEL = ModelConfig(width=64, layers=4, head_dim=16, kv_heads=2, mlp_width=96)
@@ -147,3 +148,15 @@ def test_what_is_gathered_counts_padding() -> None:
     assert held.part_of(
         config_of(parallel=ParallelConfig(dp_replicate=4)), axes(ParallelConfig(dp_replicate=4), 4), 0
     ).ddp
+
+
+def test_axes_that_weights_are_cut_along_by_hand() -> None:
+    """Tensor parallelism cuts hidden channels; of experts, which it leaves whole, FSDP cuts channels as well."""
+    dense = block_weights(ModelConfig(width=64, layers=1, head_dim=16, mlp_width=96))
+    assert dense["mlp.gate_up"].on_tensor_rank(2) == (2, 48, 64)
+    assert dense["mlp.down"].on_tensor_rank(2) == (64, 48)
+    assert dense["attention.qkv"].on_tensor_rank(2) == (96, 64)
+    assert dense["attention.out"].on_tensor_rank(2) == (64, 32)
+    experts = block_weights(ModelConfig(width=64, layers=1, head_dim=16, mlp_width=96, experts=4))
+    cut = {name: weight.fsdp_dim for name, weight in experts.items() if weight.experts}
+    assert cut == {"mlp.experts.gate_up": 2, "mlp.experts.down": 1}

@@ -162,5 +162,34 @@ def test_a_line_does_not_begin_below_zero() -> None:
 def test_residuals_of_a_fit_by_their_middle_and_worst() -> None:
     link = Link(1e-6, 1e9)
     even, odd = LinkFit("all_gather", 2, link, (0.1, -0.3, 0.2, 0.4)), LinkFit("all_gather", 2, link, (0.1, -0.3, 0.2))
-    assert (even.median, even.worst) == (pytest.approx(0.25), 0.4)
+    assert even.median == pytest.approx(0.25) and even.worst == 0.4
     assert (odd.median, odd.worst) == (0.2, 0.3)
+
+
+def test_experts_need_a_choice_ranks_and_room() -> None:
+    good: dict[str, Any] = {"tokens": 1, "width": 1, "chosen": 1, "itemsize": 2, "ranks": 1, "layers": 1}
+    assert len(list(expert_parallel(**good, micro_batches=1))) == 4
+    for wrong in ({"chosen": 0}, {"ranks": 0}, {"capacity": 0.0}):
+        with pytest.raises(ValueError, match="each has to be positive"):
+            list(expert_parallel(**{**good, "micro_batches": 1, **wrong}))
+
+
+def test_biases_of_experts_move_by_one_sum_a_step() -> None:
+    model = replace(MODEL, experts=8, experts_per_token=2, router_bias_speed=1e-3)
+    found = [one for one in sent(config(model, dp_shard=2), 2) if one.of == "tokens of experts"]
+    ((size, ranks, count, phase),) = ((one.size, one.ranks, one.count, one.phase) for one in found)
+    assert (size, ranks, count, phase) == (8 * 8 * MODEL.layers, 2, 1, "update")
+
+
+def test_weights_that_are_gathered_in_fp8_find_their_largest_magnitudes_before() -> None:
+    """Four matrices a block, in six of eight blocks, before each of four micro-batches; weights go as one byte each."""
+    precision = PrecisionConfig(name="fp8", fp8_gather=True, fp8_keep_blocks=1)
+    made = replace(config(dp_shard=2), precision=precision)
+    found = sent(made, 2)
+    ((size, count),) = ((one.size, one.count) for one in found if one.of == "largest magnitudes")
+    assert (size, count) == (4 * 4 * 6, 4)
+    matrices, norms = 3 * 256 * 256 + 256 * 256 + 3 * 256 * 512, 2 * 256 + 2 * 64
+    gathered = Counter(
+        {one.size: one.count for one in found if one.of == "weights of block" and one.phase == "forward"}
+    )
+    assert gathered == {2 * (matrices + norms): 2 * 4, matrices + 2 * norms: 6 * 4}
