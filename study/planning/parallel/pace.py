@@ -249,7 +249,7 @@ class Pace:
             forward, backward = (count * sum(of[number] for number in mine) for of in (work.forward, work.backward))
             # What is hidden may cost more or less than what is not.
             rooms = [(forward, backward)] if self._plain else [(0.0, 0.0), (math.inf, math.inf)]
-            waits = [overlap.exposed(messages, config, room, self._device.memory) for room in rooms]
+            waits = [overlap.exposed(messages, config, room, self._device.memory, count) for room in rooms]
             within = min(sum(one.get(axis, 0.0) for axis in overlap.WITHIN) for one in waits)
             found.append((min(sum(one.values()) for one in waits), copies, within))
         exposed, copied, inner = (min(one) for one in zip(*found, strict=True))

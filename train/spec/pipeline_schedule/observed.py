@@ -88,7 +88,7 @@ class Observed:
 
 
 def _gaps(*choices: Sequence[RankStep]) -> Gaps:
-    """Return the gaps of each kind in the first of these steps that have any. Without any, receiving is free."""
+    """Return gaps, each kind of the first of these steps that have any. Without any, receiving takes no longer."""
 
     def first(of: Callable[[Gaps], tuple[float, ...]]) -> tuple[float, ...]:
         return next((found for steps in choices if (found := tuple(t for step in steps for t in of(step.gaps)))), ())

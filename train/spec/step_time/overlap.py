@@ -3,7 +3,8 @@
 FSDP gathers the next block's weights while a block computes, and sums the last one's gradients meanwhile. So of each
 pass what is longer than its compute is exposed, and what nothing runs beside: the gather before the first block, the
 sum after the last. DDP sums buckets of gradients one after the other during the last backward pass, each once all of
-its gradients are there: what ends after that pass is exposed. Messages within a layer wait for it.
+its gradients are there: what ends after that pass is exposed. Messages within a layer wait for it. ZeRO-1, and copies
+of shards that are summed in fp32, sum gradients once a step, so in the last backward pass too.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ FIRST, LAST = ("weights of embedding", "weights of root"), ("gradients of embedd
 """Messages beside which nothing runs (train.spec.communication.data_parallel.units)."""
 
 
+_LAST_PASS = "last backward"
+
+
 def exposed(
     seconds: Mapping[Message, float],
     config: RunConfig,
@@ -41,11 +45,11 @@ def exposed(
 ) -> dict[str, float]:
     """Return the seconds that a step waits for messages, by axis. seconds: of each message, as often as it is sent.
 
-    room: seconds of compute in the forward and in the backward passes of all micro-batches. memory: bandwidth of passes
-    over it [B/s]. What a pipeline sends between its stages is left out.
+    room: seconds of compute in the forward and in the backward passes of all micro-batches, all taken to be alike.
+    memory: bandwidth of passes over it [B/s]. What a pipeline sends between its stages is left out.
     """
     found: dict[str, float] = {}
-    beside: dict[str, dict[str, float]] = {"forward": {}, "backward": {}}
+    beside: dict[str, dict[str, float]] = {"forward": {}, "backward": {}, _LAST_PASS: {}}
     late = _late_share(seconds, config, room[1] / micro_batches)
     for message, taken in seconds.items():
         if message.collective == SEND:
@@ -55,17 +59,22 @@ def exposed(
             waited = late * taken + (1.0 - late) * CONTENTION * message.sent / memory
         elif _beside_compute(message):
             bare = _nothing_beside(message)
-            hidden = beside[message.phase]
+            hidden = beside[_LAST_PASS if _once_a_step(message, config) else message.phase]
             hidden[axis] = hidden.get(axis, 0.0) + (1.0 - bare) * taken
             waited = bare * taken + (1.0 - bare) * CONTENTION * message.sent / memory
         elif message.axis == "tp" and config.parallel.async_tp and message.of not in _ENDS:
             waited = taken / message.ranks  # cut into as many pieces, all but one of which run beside products
         found[axis] = found.get(axis, 0.0) + waited
-    for hidden, there in zip(beside.values(), room, strict=True):
+    ordinary = {axis: taken / micro_batches for axis, taken in beside["backward"].items()}
+    last = dict(ordinary)
+    for axis, taken in beside[_LAST_PASS].items():
+        last[axis] = last.get(axis, 0.0) + taken
+    each = room[1] / micro_batches
+    for count, hidden, there in ((1, beside["forward"], room[0]), (micro_batches - 1, ordinary, each), (1, last, each)):
         whole = sum(hidden.values())
         for axis, taken in hidden.items():
             if whole > there:
-                found[axis] += (whole - there) * taken / whole
+                found[axis] += count * (whole - there) * taken / whole
     return {axis: value for axis, value in found.items() if value > 0.0}
 
 
@@ -99,6 +108,14 @@ def _beside_compute(message: Message) -> bool:
     """Say whether compute runs beside a message: weights and gradients of data parallelism."""
     kinds = ("weights of", "gradients of")
     return NAMES.get(message.axis) in ("fsdp", "dp") and message.of.startswith(kinds)
+
+
+def _once_a_step(message: Message, config: RunConfig) -> bool:
+    """Say whether the last micro-batch alone sends a message, of those that FSDP2 sends outside pipelines."""
+    parallel = config.parallel
+    if not message.of.startswith("gradients of") or parallel.pp > 1 or parallel.strategy == "fsdp1":
+        return False
+    return parallel.zero == 1 or (message.axis == "dp_replicate" and config.precision.reduce == "fp32")
 
 
 def _nothing_beside(message: Message) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,41 @@ def test_nothing_runs_beside_the_first_gather_and_the_last_sum() -> None:
     last = message(REDUCE_SCATTER, "fsdp", "gradients of embedding", "backward", count=1)
     found = overlap.exposed({first: 2.0, last: 3.0}, CONFIG, (100.0, 100.0), 1e6)
     assert found["fsdp"] == pytest.approx(1.0 + 3.0 + EACH / 4)
+
+
+REDUCED = message(REDUCE_SCATTER, "fsdp", "gradients of block", "backward", count=4)
+COPIES = message(ALL_REDUCE, "dp_replicate", "gradients of block", "backward", count=4)
+"""Of four blocks, or of one block and four micro-batches."""
+
+
+@pytest.mark.parametrize(
+    ("reduce", "layout", "waited"),
+    [
+        # Each of four backward passes takes 2 s. Sums of every micro-batch take 0.5 and 0.75 s in each of them.
+        ("fp32", {"zero": 1}, 3.0),  # 5 s in the last one
+        ("bf16", {"zero": 1}, 3.0),
+        ("fp32", {"zero": 2}, 0.5 + 3.0 - 2.0),  # copies are summed in the last one: 3 s, beside the shards' 0.5
+        ("bf16", {"zero": 2}, 0.0),
+        ("fp32", {"zero": 3}, 0.5 + 3.0 - 2.0),
+        ("fp32", {"zero": 2, "strategy": "fsdp1"}, 0.0),  # sums everything in each
+        ("fp32", {"zero": 1, "pp": 2}, 0.0),
+    ],
+)
+def test_sums_of_gradients_once_a_step_are_hidden_by_the_last_backward_pass_alone(
+    reduce: str, layout: dict[str, Any], waited: float
+) -> None:
+    config = replace(CONFIG, precision=PrecisionConfig(name="bf16", reduce=reduce), parallel=ParallelConfig(**layout))
+    found = overlap.exposed({REDUCED: 2.0, COPIES: 3.0}, config, (0.0, 8.0), 1e30, 4)
+    assert sum(found.values()) == pytest.approx(waited)
+    alone = overlap.exposed({REDUCED: 2.0, COPIES: 3.0}, config, (0.0, 2.0), 1e30)
+    assert sum(alone.values()) == pytest.approx(3.0), "with one micro-batch all are the same"
+
+
+def test_what_every_micro_batch_sends_is_hidden_by_its_own_pass_and_the_last_has_more() -> None:
+    """By hand: 1 s of sums of shards in each pass of 0.8 s, and 3 s of sums of copies in the last."""
+    config = replace(CONFIG, precision=PrecisionConfig(name="bf16", reduce="fp32"))
+    found = overlap.exposed({REDUCED: 4.0, COPIES: 3.0}, config, (0.0, 3.2), 1e30, 4)
+    assert found == {"fsdp": pytest.approx(3 * 0.2 + 3.2 / 4), "dp": pytest.approx(3.2 * 3 / 4)}
 
 
 DDP = RunConfig(
