@@ -54,7 +54,7 @@ class Wanted:
 def wanted(words: Sequence[str], gpus: int) -> Wanted:
     """Return what is asked for on a machine with so many GPUs; ValueError names key, value and what is allowed."""
     settings = read(CommSettings, _mapping(words))
-    backend = settings.backend or ("nccl" if gpus else "gloo")
+    backend = backend_of(settings.backend, gpus, least=1)
     results = None if settings.results is None else Path(settings.results)
     ranks = settings.ranks if settings.ranks is not None else max(gpus, 1) if backend == "nccl" else 2
     if results is None:
@@ -97,6 +97,11 @@ def gpu_count(environment: Mapping[str, str] = os.environ, devices: Path = Path(
         return there
     named = [word for word in visible.split(",") if word.strip() not in ("", "-1")]
     return min(there, len(named))
+
+
+def backend_of(given: str | None, gpus: int, least: int) -> str:
+    """Return the backend that is given; where none is, nccl on a machine with at least so many GPUs, else gloo."""
+    return given or ("nccl" if gpus >= least else "gloo")
 
 
 def check_ranks(ranks: int, backend: str, gpus: int, least: int | None = None) -> None:

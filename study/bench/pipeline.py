@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.text import commandline
 from analysis.text.commandline import Key
-from study.bench.comm_settings import BACKENDS, gpu_count
+from study.bench.comm_settings import BACKENDS, backend_of, gpu_count
 from study.bench.pipeline_table import (
     Asked,
     Found,
@@ -113,9 +113,9 @@ def asked_of(given: Mapping[str, Any]) -> Asked:
     return Asked(**{one.name: given[one.name] for one in fields(Asked)})
 
 
-def _backend(wanted: str | None, ranks: int, gpus: int) -> str:
+def _backend(given: str | None, ranks: int, gpus: int) -> str:
     """Return the backend of so many ranks; ValueError where there are not the GPUs for it."""
-    backend = wanted or ("nccl" if gpus >= ranks else "gloo")
+    backend = backend_of(given, gpus, least=ranks)
     if backend == "nccl" and gpus < ranks:
         has = f"this machine shows {gpus} GPUs" if gpus else "this machine shows no GPU"
         raise ValueError(f"backend=nccl is not allowed with pp={ranks}: {has}; use backend=gloo")

@@ -9,7 +9,7 @@ from pathlib import Path
 from analysis.text import commandline
 from analysis.text.commandline import Key
 from study.bench import made_up
-from study.bench.comm_settings import BACKENDS, check_ranks
+from study.bench.comm_settings import BACKENDS, backend_of, check_ranks
 from study.config.schema import StudyConfig
 from study.planning import own_words
 from train.spec import mesh
@@ -150,7 +150,7 @@ def asked_of(words: Sequence[str], gpus: int, compose: Compose) -> Asked:
     """
     given, rest = own_words.split(words, {key.name: key.help for key in KEYS})
     own = {key.name: key.value(given[key.name]) if key.name in given else key.default for key in KEYS}
-    backend = own["backend"] or ("nccl" if gpus > 1 else "gloo")
+    backend = backend_of(own["backend"], gpus, least=2)
     ranks = own["ranks"] if own["ranks"] is not None else max(gpus, 2) if backend == "nccl" else 2
     check_ranks(ranks, backend, gpus, least=2)
     if own["steps"] < FEWEST_STEPS:

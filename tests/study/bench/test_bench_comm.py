@@ -16,7 +16,7 @@ from study.__main__ import main
 from study.bench import comm
 from study.bench.comm_report import draw, in_words, profile_of, rate, rows, size, table, time
 from study.bench.comm_results import Results, fits_of, results_of
-from study.bench.comm_settings import gpu_count, sizes_of, wanted
+from study.bench.comm_settings import BACKENDS, backend_of, gpu_count, sizes_of, wanted
 from tests.study.commands.test_commands_shown import documented
 from train.spec.communication.cluster import Compute, Rate, read_profile, write_profile
 from train.spec.communication.costs import Link, seconds
@@ -85,6 +85,14 @@ def test_all_gpus_are_measured_and_one_alone_has_no_messages(tmp_path: Path) -> 
     assert read.levels == () and read.compute.matmul_rate("bf16") == 1.2346e8
     with pytest.raises(ValueError, match="cluster profile one is of one device and has no levels: it joins no 2 ranks"):
         read.reaches(2, 1, "all_reduce")
+
+
+@pytest.mark.parametrize(("gpus", "least", "backend"), [(0, 1, "gloo"), (1, 1, "nccl"), (1, 2, "gloo"), (4, 4, "nccl")])
+def test_gpus_are_used_where_there_are_enough_of_them_unless_a_backend_is_given(
+    gpus: int, least: int, backend: str
+) -> None:
+    assert backend_of(None, gpus, least) == backend
+    assert [backend_of(given, gpus, least) for given in BACKENDS] == list(BACKENDS)
 
 
 def test_sizes_are_ranges_or_lists() -> None:
