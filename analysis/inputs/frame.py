@@ -93,7 +93,11 @@ def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
         if len(kinds) > 1:
             raise ValueError(
                 f"the runs mix {what}: {column} is {', '.join(kinds)}; fit them separately (where={column}:VALUE)"
-                + ("; losses in bits per byte can be compared" if column in COMPARABLE_IN_BITS else "")
+                + (
+                    "; losses in bits per byte can be compared (loss_unit='bits per byte')"
+                    if column in COMPARABLE_IN_BITS
+                    else ""
+                )
             )
     _refuse_units(good)
     good = good.sort_values(["flops", "params", "key"], kind="stable")

@@ -61,7 +61,7 @@ def from_csv(
     whole = foreign.filtered(raw, where or {}, path)
     raw = large.thinned(whole, thin).reset_index(drop=True)
     large.refuse_read(whole, len(raw), path)
-    loss_unit = _unit((columns or {}).get("loss", "loss"), loss_unit)
+    raw, loss_unit = _with_unit(raw, columns or {}, loss_unit, path)
     raw = _with_6nd(raw, path) if flop_rule == "6ND" else raw
     absent = [name for name in need if name not in raw]
     if absent:
@@ -84,6 +84,30 @@ def from_csv(
     frame = finish(out, 0, need, unread=unread, copies=faults, checkpoints=why)
     frame.attrs["settings"] = settings
     return frame
+
+
+def _with_unit(raw: pd.DataFrame, columns: Mapping[str, str], given: str, path: Path) -> tuple[pd.DataFrame, str]:
+    """Return the table with the loss in the unit asked for, and that unit.
+
+    The column loss_unit tells the unit of the column loss. It says nothing of another column that `columns` takes as
+    the loss, nor of bits_per_byte, which is the loss where bits per byte are asked for. ValueError where it contradicts
+    the unit asked for.
+    """
+    own = "loss" not in columns or "loss_unit" in columns
+    unit = _unit(columns.get("loss", "loss"), given)
+    if "loss_unit" not in raw or (given == "" and own):
+        return raw, unit
+    said = {str(value) for value in raw["loss_unit"] if not empty(value)}
+    if not own:
+        return raw.drop(columns="loss_unit"), unit
+    if said <= {unit}:
+        return raw, unit
+    if unit == BITS_PER_BYTE and "bits_per_byte" in raw:
+        return raw.assign(loss=raw["bits_per_byte"]).drop(columns="loss_unit"), unit
+    raise ValueError(
+        f"loss_unit={given}: the column loss_unit of {path} says {', '.join(sorted(said))}; leave loss_unit= out, or "
+        "name the column that holds the loss in this unit with columns=loss:COLUMN"
+    )
 
 
 def _unit(source: str, given: str) -> str:

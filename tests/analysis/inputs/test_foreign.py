@@ -88,6 +88,32 @@ def test_a_perplexity_is_no_loss_and_bits_per_byte_are_known_by_name(tmp_path: P
         frame.used(from_csv(path, columns={"loss": "val_bpb"}, loss_unit="nats per token"))
 
 
+UNITS = "params,tokens,flops,loss,loss_unit,bits_per_byte,fingerprint\n1,2,12,3,{0},1.1,a\n2,2,24,2,{0},0.9,b\n"
+
+
+def test_bits_per_byte_asked_for_are_the_loss_of_a_table_that_has_both(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", UNITS.format("nats per token"))
+    assert list(from_csv(path)["loss"]) == [3.0, 2.0]
+    for words in ({"loss_unit": "bits per byte"}, {"columns": {"loss": "bits_per_byte"}, "loss_unit": "bits per byte"}):
+        bits = from_csv(path, **words)
+        assert list(bits["loss"]) == [1.1, 0.9] and set(bits["loss_unit"]) == {"bits per byte"}
+        assert len(frame.used(bits)) == 2  # of two corpora
+    assert list(from_csv(path, loss_unit="nats per token")["loss"]) == [3.0, 2.0]
+
+
+def test_the_unit_of_the_column_loss_is_not_that_of_another_column(tmp_path: Path) -> None:
+    table = from_csv(written(tmp_path / "a.csv", UNITS.format("nats per token")), columns={"loss": "bits_per_byte"})
+    assert list(table["loss"]) == [1.1, 0.9] and set(table["loss_unit"]) == {"bits per byte"}
+
+
+def test_a_unit_that_the_table_contradicts_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", UNITS.format("bits per byte"))
+    with pytest.raises(
+        ValueError, match=r"loss_unit=nats per token: the column loss_unit of .*a\.csv says bits per byte"
+    ):
+        from_csv(path, loss_unit="nats per token")
+
+
 def test_kinds_in_a_column_are_not_mixed_and_other_settings_are_named(tmp_path: Path) -> None:
     table = studies.isoflop(0).assign(counting=["a", "b"] * 10, optimizer=["adam"] * 10 + ["muon"] * 10)
     table.to_csv(tmp_path / "a.csv", index=False)
