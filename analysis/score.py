@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.inputs.columns import BITS_PER_BYTE, COMPARABLE_IN_BITS, empty
 from analysis.results import load
 from analysis.text import commandline, numbers
 from analysis.text.commandline import Key
@@ -37,7 +38,10 @@ FEWEST_SIDED = 5
 
 @dataclass(frozen=True)
 class Score:
-    """Errors on unseen runs, by falling compute; `seen` rows were left out, `factor` is the farthest extrapolation."""
+    """Errors on unseen runs, by falling compute; `seen` rows were left out, `factor` is the farthest extrapolation.
+
+    other_corpora: how the runs' corpora or tokenizers differ from the fit's, where losses are per token.
+    """
 
     lines: tuple[BacktestRun, ...]
     seen: int
@@ -46,6 +50,7 @@ class Score:
     worst: float
     factor: float
     one_sided: bool
+    other_corpora: tuple[str, ...] = ()
 
 
 def score(fit: Fit, frame: pd.DataFrame, fitted: pd.DataFrame | None = None) -> Score:
@@ -77,6 +82,7 @@ def score(fit: Fit, frame: pd.DataFrame, fitted: pd.DataFrame | None = None) -> 
         lines, int(known.sum()), float(np.abs(errors).mean()), float(errors.mean()),
         float(errors[np.argmax(np.abs(errors))]), float(new["flops"].max()) / largest,
         len(errors) >= FEWEST_SIDED and bool((errors > 0).all() or (errors < 0).all()),
+        () if fitted is None else _other_corpora(fitted[fitted["used"]], new),
     )  # fmt: skip
 
 
@@ -101,8 +107,25 @@ def text(found: Score, unit: str, show: int) -> str:
         + (f"; up to {numbers.factor(far)} its largest run" if far is not None else ""),
         f"error      {numbers.percent(found.mean_abs_relative_error)} on average, {100 * found.worst:+.2f} % at worst",
         f"bias       {100 * found.mean_relative_error:+.2f} % on average{bias}",
+        *(
+            f"note       {what}: losses per token of two corpora; bits per byte depend less on it"
+            for what in found.other_corpora
+        ),
     ]
     return "\n".join(lines).translate(numbers.ASCII)
+
+
+def _other_corpora(fitted: pd.DataFrame, new: pd.DataFrame) -> tuple[str, ...]:
+    """Return how tokenizer, corpus and validation set of the rows differ from the fit's; nothing in bits per byte."""
+    if (new["loss_unit"] == BITS_PER_BYTE).all():
+        return ()
+    found = []
+    for name in COMPARABLE_IN_BITS:
+        if name in fitted and name in new:
+            ours, theirs = ({str(one) for one in table[name] if not empty(one)} for table in (fitted, new))
+            if ours and theirs - ours:
+                found.append(f"{name} is {', '.join(sorted(ours))} in the fit and {', '.join(sorted(theirs))} here")
+    return tuple(found)
 
 
 def _refuse_kinds(kinds: Kinds, good: pd.DataFrame) -> None:

@@ -45,6 +45,20 @@ def test_unseen_runs_are_foreseen_and_seen_ones_left_out(tmp_path: Path, capsys:
     assert "all too high" in capsys.readouterr().out
 
 
+def test_losses_per_token_of_another_corpus_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    every = studies.isoflop(0, noise=0.001, budgets=(4e11, 1.2e12, 4e12, 1.3e13)).assign(fingerprint="aaa")
+    every[every["flops"] < 1e13].to_csv(tmp_path / "seen.csv", index=False)
+    largest = every[every["flops"] > 1e13]
+    largest.to_csv(tmp_path / "same.csv", index=False)
+    largest.assign(fingerprint="bbb").to_csv(tmp_path / "other.csv", index=False)
+    asked = [f"runs={tmp_path / 'seen.csv'}", f"out={tmp_path}", "resamples=20", "report=no", "sensitivity=no"]
+    assert fit_command(asked) == 0
+    capsys.readouterr()
+    for name, said in (("same", False), ("other", True)):
+        assert score.main([f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / name}.csv"]) == 0
+        assert ("fingerprint is aaa in the fit and bbb here" in capsys.readouterr().out) == said
+
+
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = studies.isoflop(0, noise=0.001)
     table.to_csv(tmp_path / "t.csv", index=False)
