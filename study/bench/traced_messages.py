@@ -10,8 +10,8 @@ import numpy as np
 from study.diagnosis.intervals import clip, difference, overlap
 from study.diagnosis.of_traces import diagnose
 from study.diagnosis.shares import spent
-from study.diagnosis.trace import Trace
-from study.diagnosis.windows import Window, window_of
+from study.diagnosis.trace import NO_KEY, Trace
+from study.diagnosis.windows import Window, inside, steps_of_host, window_of
 
 CALLS = ("c10d::allreduce_", "c10d::_allgather_base_", "c10d::allgather_", "c10d::_reduce_scatter_base_")
 """What torch.distributed calls the messages of data-parallel ranks."""
@@ -23,7 +23,7 @@ GLOO = "gloo:"
 class Communication:
     """A step's communication, the mean of ranks. exposed [s]: nothing is calculated meanwhile; with waiting for others.
 
-    overlap: share of the time of messages that has computation beside it; None without messages.
+    overlap: share of the time of messages that has computation beside it; None without messages. messages: handed over.
     """
 
     seconds_step: float
@@ -35,7 +35,7 @@ class Communication:
 def communication(traces: Sequence[Trace]) -> Communication:
     """Return what the traces of all ranks say of their messages."""
     windows = [window_of(trace) for trace in traces]
-    messages = float(np.mean([_called(*one) for one in zip(traces, windows, strict=True)]))
+    messages = float(np.mean([_called(trace) for trace in traces]))
     if traces[0].on_gpu:
         found = diagnose(traces, top=1)
         share = found.shares["communication"] + found.shares.get("waiting", 0.0)
@@ -61,8 +61,14 @@ def _over_gloo(trace: Trace, window: Window) -> tuple[float, float | None]:
     return difference(talk, computing).length / window.steps / 1e6, overlap(talk, computing)
 
 
-def _called(trace: Trace, window: Window) -> float:
-    """Return how many messages of a step a rank handed over."""
+def _called(trace: Trace) -> float:
+    """Return how many messages of a step a rank handed over, by the steps that the host marked.
+
+    Not by the window of the GPU's work: the host is ahead of it, so that the messages of the window's first step were
+    in part handed over before it begins.
+    """
+    marked = steps_of_host(trace)
+    steps = np.unique(inside(trace.operations.start, marked))
     names = [place for place, name in enumerate(trace.names) if name in CALLS]
-    calls = trace.operations.where(trace.named(trace.operations, names))
-    return float(((calls.start >= window.start) & (calls.start < window.end)).sum()) / window.steps
+    calls = inside(trace.operations.start[trace.named(trace.operations, names)], marked)
+    return int((calls != NO_KEY).sum()) / max(1, int((steps != NO_KEY).sum()))

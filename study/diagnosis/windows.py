@@ -32,6 +32,11 @@ def work_of(trace: Trace) -> Spans:
     return trace.kernels if trace.on_gpu else trace.operations
 
 
+def steps_of_host(trace: Trace) -> Spans:
+    """Return the steps of a trace as the host marked them, as it ordered their work."""
+    return trace.marks.where(trace.named(trace.marks, (n for n, s in enumerate(trace.names) if s.startswith(STEP))))
+
+
 def window_of(trace: Trace) -> Window:
     """Return the steps of a trace that are looked at. ValueError where it has none.
 
@@ -40,7 +45,7 @@ def window_of(trace: Trace) -> Window:
     the second begins. On a CPU they are the marked steps. What was begun, and had no work when recording ended, is left
     out.
     """
-    marked = trace.marks.where(trace.named(trace.marks, (n for n, s in enumerate(trace.names) if s.startswith(STEP))))
+    marked = steps_of_host(trace)
     if not len(marked):
         raise ValueError(
             f"{trace.path} has no steps ({STEP}…): record it with torch.profiler's schedule and step(), which "
@@ -70,17 +75,18 @@ def _steps_of(trace: Trace, marked: Spans) -> Integers:
     """Return the step in which each piece of work was ordered: a kernel's by the call that launched it."""
     work = work_of(trace)
     if not trace.on_gpu or not len(trace.calls):
-        return _inside(work.start, marked)
+        return inside(work.start, marked)
     order = np.argsort(trace.calls.correlation, kind="stable")
     known = trace.calls.correlation[order]
     place = np.minimum(np.searchsorted(known, work.correlation), len(known) - 1)
     launched = (known[place] == work.correlation) & (work.correlation != NO_KEY)
     if not launched.any():
-        return _inside(work.start, marked)
-    return np.where(launched, _inside(trace.calls.start[order][place], marked), NO_KEY)
+        return inside(work.start, marked)
+    return np.where(launched, inside(trace.calls.start[order][place], marked), NO_KEY)
 
 
-def _inside(moments: Floats, marked: Spans) -> Integers:
+def inside(moments: Floats, marked: Spans) -> Integers:
+    """Return for each moment the place of the span that it is in; NO_KEY where it is in none. Spans do not overlap."""
     place = np.searchsorted(marked.start, moments, side="right") - 1
     inside = (place >= 0) & (moments < marked.end[np.maximum(place, 0)])
     return np.where(inside, place, NO_KEY).astype(np.int64)

@@ -32,6 +32,7 @@ from study.bench.traced_messages import communication
 from study.bench.trainer_ranks import Launch, run_ranks
 from study.config.single import composed
 from study.diagnosis.of_traces import read_traces
+from study.diagnosis.windows import window_of
 from tests.study.commands.test_commands_shown import documented
 from tests.study.support.studies import LIMIT_SECONDS
 from train.spec.communication.step import step_messages
@@ -201,6 +202,37 @@ def test_messages_over_gloo_are_exposed_where_nothing_is_calculated(tmp_path: Pa
     assert found.seconds_step == pytest.approx(1e-3)
     assert found.exposed == pytest.approx(2e-4) and found.messages == 1
     assert found.overlap == pytest.approx(1 / 3)
+
+
+def ahead(path: Path) -> Path:
+    """Three steps of four messages each: the host hands a step over in 100 us, the GPU works on it for 1 ms."""
+    events = []
+    for step in (0, 1, 2):
+        began = 100 * step
+        events.append(("user_annotation", f"ProfilerStep#{step}", began, 100, 1, None))
+        events += [("cpu_op", "c10d::_allgather_base_", began + 20 * one, 5, 1, None) for one in range(1, 5)]
+        events.append(("cuda_runtime", "cudaLaunchKernel", began + 10, 2, 1, step))
+        events.append(("kernel", "gemm", 150 + 1000 * step, 1000, 7, step))
+    keys = ("cat", "name", "ts", "dur", "tid")
+    plain = [
+        dict(zip(keys, one, strict=False), ph="X", pid=1, args={} if one[5] is None else {"correlation": one[5] + 1})
+        for one in events
+    ]
+    said = {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": 0},
+        "deviceProperties": [{"id": 0, "name": "a GPU"}],
+        "traceEvents": plain,
+    }
+    path.write_text(json.dumps(said))
+    return path
+
+
+def test_messages_are_counted_by_the_host_which_is_ahead_of_its_gpu(tmp_path: Path) -> None:
+    (read,) = read_traces([ahead(tmp_path / "0.json")])
+    window = window_of(read)
+    assert (window.start, window.steps) == (1150, 2), "after all messages were handed over"
+    assert communication([read]).messages == 4
 
 
 @pytest.fixture
