@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.peers.ours import config_of
 from benchmarks.peers.rows import SHAPES, Row
+from benchmarks.peers.zero_fetch import Gathered, Limits, Use, gathered, uses
 from train.spec import mesh
 from train.spec.accounting.parameters import parameters
 from train.spec.accounting.step import Sheet, sheet
@@ -22,7 +23,7 @@ STAGES, RANKS = (3, 2, 1), 2
 BUCKET = 500_000_000
 """Numbers of DeepSpeed's buckets: reduce_bucket_size and allgather_bucket_size, by default 5e8."""
 LIVE = 1_000_000_000
-"""Numbers of gathered weights that DeepSpeed keeps before it frees any: stage3_max_live_parameters, by default 1e9."""
+"""Numbers of gathered weights beyond which DeepSpeed gathers none ahead: stage3_max_live_parameters, by default 1e9."""
 GROUP = 1_000_000_000
 """Numbers that DeepSpeed's stage 3 updates at once: sub_group_size, by default 1e9."""
 SMALL = 100_000
@@ -198,37 +199,80 @@ def persistent(row: Row) -> int:
     return shape.model.layers * of_blocks + sum(one.numbers for one in ends if one.numbers <= SMALL)
 
 
+def fetches(row: Row) -> tuple[Sequence[Use], Gathered] | None:
+    """Return the order of a step's modules and what DeepSpeed's stage 3 gathers for it; None under checkpointing, whose
+    order, with modules that run forward again, is not told here."""
+    if any(one.startswith("memory.checkpointing=") for one in row.settings):
+        return None
+    order = uses(SHAPES[row.shape].model, SHAPES[row.shape].vocabulary)
+    return order, gathered(order, Limits())
+
+
 def deepspeed_moments(row: Row, ours: Sheet) -> dict[str, int]:
     """Return what DeepSpeed's fullest rank holds at each moment of a step [bytes], from reading its code (0.19.8).
 
-    The module's own part, activations, logits and workspaces, is that of our sheet. At stage 3 gathered weights stay
-    until there are 1e9 of them, a full bucket is packed once more to be sent, and the update has fp32 gradients of 1e9
-    numbers at most. At stages 1 and 2 one bucket is filled, gradients stay cut (2) or whole (1), and the update has
-    fp32 gradients of this rank's share.
+    The module's own part, activations, logits and workspaces, is that of our sheet. At stage 3 there are the weights
+    that are gathered then (zero_fetch), a full bucket is packed once more to be sent, and the update has gradients of
+    1e9 numbers at most as one tensor, in the format of the products and in fp32. At stages 1 and 2 one bucket is
+    filled, gradients stay cut (2) or whole (1), and the update has fp32 gradients of this rank's share.
     """
     total, each, stage, share = numbers(row), number_bytes(row), stage_of(row), numbers(row) // row.gpus
     states = states_of(row)
+    whole = {moment.name: min(total, LIVE) - persistent(row) for moment in ours.moments}
     if stage == 3:
-        during = states + each * (min(total, LIVE) - persistent(row)) + each * min(total, BUCKET)
-        update = states + 4 * min(share, GROUP)
+        whole |= _whole(row)
+        update = states + (4 + each % 4) * min(share, GROUP)
     else:
         gradients = each * (share if stage == 2 else total)
-        during = states + gradients + each * min(total, BUCKET)
-        update = states + gradients + 4 * share
+        states += gradients
+        update = states + 4 * share
     found = {}
     for moment in ours.moments:
         module = sum(size for name, size in moment.parts.items() if name not in REPLACED)
+        during = states + each * (whole[moment.name] if stage == 3 else 0)
+        packed = moment.name != "loss" and _made(row, moment.name) > BUCKET
+        during += each * min(total, BUCKET) if packed or stage < 3 else 0
         found[moment.name] = module + (update if moment.name == "update" else during)
     return found
+
+
+def _whole(row: Row) -> dict[str, int]:
+    """Return the numbers of weights that are in memory as a whole at moments of our sheet, without the small ones."""
+    known = fetches(row)
+    if known is None:
+        return {}
+    order, found = known
+    both = [held + left for held, left in zip(found.held, found.left, strict=True)]
+    layers, half = SHAPES[row.shape].model.layers, len(order) // 2
+    whole = {"loss": max(both[place] for place, use in enumerate(order[:half]) if use.module == "output")}
+    for number in range(layers):
+        names = (f"blocks.{number}", f"blocks.{number}.attention", f"blocks.{number}.mlp")
+        most = max(both[half + place] for place, use in enumerate(order[half:]) if use.module in names)
+        whole[f"backward of block {number + 1} of {layers}"] = most
+    return whole | {"backward of the embedding": both[-1]}
+
+
+def _made(row: Row, moment: str) -> int:
+    """Return how many numbers of gradients there have been by the end of a moment of the backward pass."""
+    shape, total = SHAPES[row.shape], numbers(row)
+    if not moment.startswith("backward of block "):
+        return total
+    below = int(moment.split()[3]) - 1
+    block = sum(one.numbers for one in block_weights(shape.model).values())
+    return total - end_weights(shape.model, shape.vocabulary)["embedding.weight"].numbers - below * block
 
 
 def deepspeed_sends(row: Row) -> float:
     """Return what a rank of DeepSpeed's puts on its links in a step [bytes], from reading its code (0.19.8).
 
-    Stage 3: every weight is gathered once, again for its backward pass where it is beyond the 1e9 numbers that stay,
-    and its gradients are reduce-scattered, in the format of the products. Stages 1 and 2: gradients are all-reduced as
-    buckets and cut afterwards (use_multi_rank_bucket_allreduce), and the updated weights are gathered.
+    Stage 3: every weight is gathered once, some again for their backward pass (zero_fetch; under checkpointing taken to
+    be all beyond 1e9 numbers), and gradients are reduce-scattered, in the format of the products. Stages 1 and 2:
+    gradients are all-reduced as buckets and cut afterwards (use_multi_rank_bucket_allreduce), and the updated weights
+    are gathered.
     """
     total, each, share = numbers(row), number_bytes(row), (row.gpus - 1) / row.gpus
-    times = (total + max(0, total - LIVE) + total) if stage_of(row) == 3 else 3 * total
-    return each * share * times
+    if stage_of(row) < 3:
+        return each * share * 3 * total
+    known = fetches(row)
+    once = total + max(0, total - LIVE) if known is None else sum(known[1].sizes) + persistent(row)
+    return each * share * (once + total)

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import deepspeed_zero3 as command
 from benchmarks.peers import zero_rows
+from benchmarks.peers.zero_fetch import Limits, gathered
 from benchmarks.peers.zero_report import Compared, Script, code_lines, from_json, joined, report, to_json
 from benchmarks.peers.zero_rows import BUCKET, EXACT, expected, find, rows
 from benchmarks.peers.zero_trace import events_of, messages_of
@@ -68,6 +69,31 @@ def test_formulas_are_those_of_our_sheet_and_of_a_hand_count() -> None:
     assert command.sent_bytes(find("deepspeed-2-1b")) == 3 * total
     assert command.sent_bytes(find("deepspeed-3-8b")) == 3 * zero_rows.numbers(find("deepspeed-3-8b")) - 10**9
     assert command.sent_bytes(find("ours-2-1b")) == pytest.approx(3 * total, rel=0.001), "bf16 gathered, fp32 reduced"
+
+
+def test_stage_3_gathers_again_what_was_freed_before_its_backward_use_was_planned() -> None:
+    """As measured on two H200s, 2026-11-27: 57 all-gathers, 2,416,316,416 bytes sent by a rank."""
+    row = find("deepspeed-3-1b")
+    known = zero_rows.fetches(row)
+    assert known is not None and zero_rows.fetches(find("deepspeed-3-8b")) is None
+    order, found = known
+    small = 2 * 16 + 1  # norms, of which each is a message after the update
+    assert len(found.sizes) + small == 57 and command.sent_bytes(row) == 2_416_316_416
+    parts = {name.rpartition(".")[0].removesuffix(".attention").removesuffix(".mlp") for name in found.again}
+    assert parts == {"embedding", *(f"blocks.{number}" for number in range(5))}
+    assert sum(found.sizes) + zero_rows.persistent(row) == zero_rows.numbers(row) + 5 * 51_380_224 + 50304 * 2048
+    nothing_ahead = gathered(order, Limits(ahead=0))
+    assert len(nothing_ahead.sizes) == 34 + 2 * 8 + 1, "each module's own message, and eight blocks beyond 1e9 numbers"
+    whole = gathered(order, Limits(reuse=3 * 10**9, live=3 * 10**9))
+    assert not whole.again and max(whole.held) == sum(whole.sizes) and not any(whole.left)
+
+
+def test_the_peak_of_stage_3_is_as_measured_with_the_layer_that_ran_then() -> None:
+    """45.88 GiB: feed-forward layers ran by torch's functions, and kept their product and a view of `down`."""
+    row = find("deepspeed-3-1b")
+    today = expected(row).peak
+    product, down = 16 * 8 * 4096 * 5632, 5 * 2048 * 5632
+    assert today is not None and (today + 2 * product + 2 * down) / GIB == pytest.approx(45.8805, rel=1e-3)
 
 
 def _sheet(name: str) -> Sheet:
@@ -147,6 +173,7 @@ def test_what_is_recorded_is_of_todays_rows_and_keeps_the_bounds() -> None:
     for name, row in known.items():
         assert row.about and not row.failure
         if not zero_rows.SETUPS[row.setup].cpu:
+            assert row.measured["sent_bytes"] == command.sent_bytes(find(name))
             continue
         today = command.predictions(find(name), PROFILE)
         assert row.measured["held_bytes"] == pytest.approx(today["states"], rel=0.01)

@@ -17,6 +17,10 @@ from train.spec.activations import keeps_hidden
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
 
+PLAIN: Product = F.linear
+"""How a weight is applied where the precision does not say otherwise. A name of our own for torch's function: DeepSpeed
+replaces torch's for the whole process, and what was chosen before would no longer be told as the plain one."""
+
 
 class MLP(nn.Module):
     """Gate and up projection as one matrix product, then down.
@@ -37,7 +41,7 @@ class MLP(nn.Module):
         self.down = parameter(ParamSpec("matrix", (width, hidden), std, tp_dim=1, hub=down))
         self.keep = keeps_hidden(config)
         """Whether the gated product is kept for the backward pass."""
-        self.linear: dict[str, Product] = {"gate_up": F.linear, "down": F.linear}
+        self.linear: dict[str, Product] = {"gate_up": PLAIN, "down": PLAIN}
         """How each weight is applied; set by train.precision.float8."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,7 +49,7 @@ class MLP(nn.Module):
         width = x.shape[-1]
         gate_up, down = shaped(self.gate_up, 2, -1, width), shaped(self.down, width, -1)
         first, second = self.linear["gate_up"], self.linear["down"]
-        if first is F.linear and second is F.linear:
+        if first is PLAIN and second is PLAIN:
             return gated_mlp(x, gate_up, down, keep=self.keep)
         return second(swiglu(first(x, gate_up.flatten(0, 1)), fuse=False), down)
 
