@@ -155,18 +155,14 @@ def gathered(order: Sequence[Use], limits: Limits, viewed: Sequence[str] = VIEWE
     """Return what a step with this order of uses gathers, without the small weights, which its update gathers."""
     small = {name for use in order for name, size in use.weights if size <= limits.small}
     queue = [(name, size, place) for place, use in enumerate(order) for name, size in use.weights]
-    step, held, left, kept = _Step(order, limits, small, queue=deque(queue)), [], [], dict[str, int]()
+    step, held, left = _Step(order, limits, small, queue=deque(queue)), [], []
+    kept: dict[str, int] = {}
     for place, use in enumerate(order):
         step.run(place)
         held.append(step.numbers)
         left.append(sum(kept.values()))
-        if not use.released:
-            continue
-        free = step.release(place)
-        for name, _ in use.weights:
-            if name in kept:  # its backward pass has ended
-                del kept[name]
-            elif name in free and name.endswith(tuple(viewed)):
-                kept[name] = free[name]
+        free = step.release(place) if use.released else {}
+        for name, _ in use.weights:  # at a weight's second use, its backward pass has ended, and with it the view
+            kept[name] = free.get(name, 0) if name not in kept and name.endswith(tuple(viewed)) else 0
     again = [name for place, name in enumerate(step.names) if name in step.names[:place]]
     return Gathered(step.sizes, again, held, left)
