@@ -206,7 +206,7 @@ def test_messages_over_gloo_are_exposed_where_nothing_is_calculated(tmp_path: Pa
 
 def ahead(path: Path) -> Path:
     """Three steps of four messages each: the host hands a step over in 100 us, the GPU works on it for 1 ms."""
-    events = []
+    events: list[tuple[str, str, int, int, int, int | None]] = []
     for step in (0, 1, 2):
         began = 100 * step
         events.append(("user_annotation", f"ProfilerStep#{step}", began, 100, 1, None))
@@ -214,7 +214,7 @@ def ahead(path: Path) -> Path:
         events.append(("cuda_runtime", "cudaLaunchKernel", began + 10, 2, 1, step))
         events.append(("kernel", "gemm", 150 + 1000 * step, 1000, 7, step))
     keys = ("cat", "name", "ts", "dur", "tid")
-    plain = [
+    plain: list[dict[str, Any]] = [
         dict(zip(keys, one, strict=False), ph="X", pid=1, args={} if one[5] is None else {"correlation": one[5] + 1})
         for one in events
     ]
