@@ -63,7 +63,8 @@ class Gathered:
 def uses(model: ModelConfig, vocabulary: int) -> list[Use]:
     """Return the order in which a dense model's modules run forward and backward, without checkpointing.
 
-    Hooks run with modules that are called: a block's two norms are not, and their weights are small anyway.
+    Hooks run with modules that are called: a block's two norms are not, and their weights are small anyway. The model
+    itself asks whether its head has a weight, which makes that an external one of its own: gathered first, never freed.
     """
     assert not model.experts and not model.tied_embeddings, "another order of modules"
     ends = {name.partition(".")[0]: (name, one.numbers) for name, one in end_weights(model, vocabulary).items()}
@@ -72,8 +73,12 @@ def uses(model: ModelConfig, vocabulary: int) -> list[Use]:
         if name.partition(".")[0] in own:
             own[name.partition(".")[0]].append((name, weight.numbers))
     first = Use("embedding", [ends["embedding"]])
-    last = [Use("norm", [ends["norm"]]), Use("output", [ends["output"]])]
-    there, back = [Use("", []), first], [Use("", []), *last[::-1]]
+    head = [ends["output"]]
+    model_itself, last = (
+        Use("", head, released=False),
+        [Use("norm", [ends["norm"]]), Use("output", head, released=False)],
+    )
+    there, back = [model_itself, first], [model_itself, *last[::-1]]
     for number in range(model.layers):
         whole, *parts = (
             Use(f"blocks.{number}{part}", [(f"blocks.{number}.{name}", size) for name, size in own.get(part[1:], [])])

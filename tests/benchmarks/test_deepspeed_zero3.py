@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks import deepspeed_zero3 as command
-from benchmarks.peers import zero_rows
+from benchmarks.peers import zero_fetch, zero_rows
+from benchmarks.peers.rows import SHAPES
 from benchmarks.peers.zero_fetch import Limits, gathered
 from benchmarks.peers.zero_report import Compared, Script, code_lines, from_json, joined, report, to_json
 from benchmarks.peers.zero_rows import BUCKET, EXACT, expected, find, rows
@@ -83,9 +84,19 @@ def test_stage_3_gathers_again_what_was_freed_before_its_backward_use_was_planne
     assert parts == {"embedding", *(f"blocks.{number}" for number in range(5))}
     assert sum(found.sizes) + zero_rows.persistent(row) == zero_rows.numbers(row) + 5 * 51_380_224 + 50304 * 2048
     nothing_ahead = gathered(order, Limits(ahead=0))
-    assert len(nothing_ahead.sizes) == 34 + 2 * 8 + 1, "each module's own message, and eight blocks beyond 1e9 numbers"
+    assert len(nothing_ahead.sizes) == 34 + 2 * 9 + 1, "each module's own message, and nine blocks beyond 1e9 numbers"
     whole = gathered(order, Limits(reuse=3 * 10**9, live=3 * 10**9))
     assert not whole.again and max(whole.held) == sum(whole.sizes) and not any(whole.left)
+
+
+def test_gathers_are_those_of_deepspeed_itself() -> None:
+    """DeepSpeed 0.19.8 on two gloo ranks: deepspeed-3-tiny with lowered limits, messages of its fifth step [numbers]."""
+    shape = SHAPES["tiny"]
+    limits = Limits(reuse=450_000, live=450_000, ahead=25_000, small=1_000)
+    found = gathered(zero_fetch.uses(shape.model, shape.vocabulary), limits)
+    pair = (28672, 36864)
+    recorded = (32768, 32768, *(40960, *pair) * 4, *(40960, *pair), 40960, 24576, 36864)
+    assert tuple(found.sizes) == recorded and sum(recorded) == 700_416 and max(found.held) == 454_656
 
 
 def test_the_peak_of_stage_3_is_as_measured_with_the_layer_that_ran_then() -> None:
