@@ -90,7 +90,7 @@ def test_stage_3_gathers_again_what_was_freed_before_its_backward_use_was_planne
 
 
 def test_gathers_are_those_of_deepspeed_itself() -> None:
-    """DeepSpeed 0.19.8 on two gloo ranks: deepspeed-3-tiny with lowered limits, messages of its fifth step [numbers]."""
+    """DeepSpeed 0.19.8 on two gloo ranks: deepspeed-3-tiny with lowered limits, the fifth step [numbers]."""
     shape = SHAPES["tiny"]
     limits = Limits(reuse=450_000, live=450_000, ahead=25_000, small=1_000)
     found = gathered(zero_fetch.uses(shape.model, shape.vocabulary), limits)
