@@ -18,42 +18,45 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis import approaches, backtest, next, plan
+    from analysis import approaches
     from analysis.approaches import envelope, isoflop
     from analysis.approaches import settings as hyperparameters
+    from analysis.backtest import backtest
+    from analysis.compare import compare
     from analysis.diagnostics.sensitivity import sensitivity
     from analysis.inference.fit_law import fit_law
     from analysis.inference.law_result import LawFit
-    from analysis.inference.selection import compare
     from analysis.inputs import frame
     from analysis.laws.registry import FORMS
+    from analysis.next import next_runs
     from analysis.notebook import Optimum, StudyFit, fit, load
+    from analysis.plan import plan
 
 _PLACES = {
     "FORMS": "analysis.laws.registry",
     "LawFit": "analysis.inference.law_result",
-    "compare": "analysis.inference.selection",
+    "backtest": "analysis.backtest",
+    "compare": "analysis.compare",
     "fit": "analysis.notebook",
     "Optimum": "analysis.notebook",
     "StudyFit": "analysis.notebook",
     "fit_law": "analysis.inference.fit_law",
     "load": "analysis.notebook",
+    "next_runs": "analysis.next",
+    "plan": "analysis.plan",
     "sensitivity": "analysis.diagnostics.sensitivity",
 }
 _MODULES = {
     "approaches": "analysis.approaches",
-    "backtest": "analysis.backtest",
     "envelope": "analysis.approaches.envelope",
     "frame": "analysis.inputs.frame",
     "hyperparameters": "analysis.approaches.settings",
     "isoflop": "analysis.approaches.isoflop",
-    "next": "analysis.next",
-    "plan": "analysis.plan",
 }
 
 __all__ = [
     "FORMS", "LawFit", "Optimum", "StudyFit", "approaches", "backtest", "compare", "envelope", "fit", "fit_law",
-    "frame", "hyperparameters", "isoflop", "load", "next", "plan", "sensitivity",
+    "frame", "hyperparameters", "isoflop", "load", "next_runs", "plan", "sensitivity",
 ]  # fmt: skip
 
 

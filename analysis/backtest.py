@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.diagnostics.backtest import DRIFT, FEWEST_RUNS, rolling
 from analysis.estimation import objectives
@@ -16,6 +16,13 @@ from analysis.text import commandline, numbers
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Cut
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.results.load import Runs
+
+__all__ = ["KEYS", "backtest", "main", "text"]
 
 
 def text(cuts: Sequence[Cut]) -> str:
@@ -36,23 +43,97 @@ def text(cuts: Sequence[Cut]) -> str:
     return "\n".join(lines).translate(numbers.ASCII)
 
 
+def backtest(
+    runs: Runs,
+    form: str = "chinchilla",
+    *,
+    cuts: int = 8,
+    delta: float | str = 1e-3,
+    fix: Mapping[str, float] | None = None,
+    tie: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Return how well a law that is fitted to the smaller runs predicts the larger ones, one row a cut of compute.
+
+    In a shell: `python -m analysis.backtest`.
+
+    Parameters
+    ----------
+    runs : str, Path, DataFrame or StudyFit
+        The runs, as `fit` takes them, or what `load` or `fit` returned.
+    form : str
+        Law to test, by its name, paper or formula.
+    cuts : int
+        Largest number of cuts.
+    delta : float or "squared"
+        Huber's delta on log residuals; "squared" for least squares.
+    fix, tie : mapping, optional
+        Constants held at values, and made equal to others.
+
+    Returns
+    -------
+    DataFrame
+        fitted_up_to [FLOPs], runs (fitted), a (exponent of N*), factor (largest run over the cut), runs_above,
+        mean_abs_error and largest_run_error (relative, of the loss; positive where the prediction is too high).
+
+    Raises
+    ------
+    ValueError
+        There are no such runs, or too few of them for a cut.
+
+    Examples
+    --------
+    >>> import analysis as sa
+    >>> sa.backtest("docs/example-runs.csv")["runs"].tolist()
+    [10, 15, 20]
+    """
+    import pandas as pd
+
+    found = _cuts(load.tidy(runs), "these runs", form, cuts, delta=delta, fix=fix, tie=tie)
+    return pd.DataFrame(
+        [
+            {
+                "fitted_up_to": cut.flops, "runs": cut.rows, "a": cut.a, "factor": cut.runs[-1][0] / cut.flops,
+                "runs_above": len(cut.runs), "mean_abs_error": cut.mean_abs_relative_error,
+                "largest_run_error": cut.runs[-1][1],
+            }
+            for cut in found
+        ]
+    )  # fmt: skip
+
+
+def _cuts(
+    frame: pd.DataFrame,
+    what: str,
+    form: str,
+    cuts: int,
+    *,
+    delta: float | str,
+    fix: Mapping[str, float] | None,
+    tie: Mapping[str, str] | None,
+) -> Sequence[Cut]:
+    """Return the rolling backtest; ValueError where the runs leave no cut."""
+    from analysis.inputs.frame import used
+    from analysis.laws.registry import resolve
+
+    name = resolve(form)
+    rows = used(frame)
+    loss: objectives.Loss = objectives.Squared() if delta == "squared" else objectives.Huber(float(delta))
+    found = rolling(rows, loss, int(cuts), name, fix=fix, tie=tie)
+    if not found:
+        raise ValueError(
+            f"{what}: {numbers.counted(len(rows), 'run')} at {numbers.counted(len(rows.labels), 'budget')} leave no "
+            f"cut with {max(FEWEST_RUNS, len(FORMS[name].names) + 2)} runs of 3 sizes below and one above"
+        )
+    return found
+
+
 def act(options: Mapping[str, Any]) -> int:
     """Print the rolling backtest, and write backtest.json where a folder is given."""
-    from analysis.inputs import frame
     from analysis.laws.registry import resolve
 
     name = resolve(options["form"])
-    rows = frame.used(load.load(options))
-    loss: objectives.Loss = (
-        objectives.Squared() if options["delta"] == "squared" else objectives.Huber(float(options["delta"]))
-    )
-    cuts = rolling(rows, loss, int(options["cuts"]), name, fix=options["fix"], tie=options["tie"])
-    if not cuts:
-        raise ValueError(
-            f"runs={options['runs']}: {numbers.counted(len(rows), 'run')} at "
-            f"{numbers.counted(len(rows.labels), 'budget')} leave no cut with "
-            f"{max(FEWEST_RUNS, len(FORMS[name].names) + 2)} runs of 3 sizes below and one above"
-        )
+    asked = {key: options[key] for key in ("delta", "fix", "tie")}
+    cuts = _cuts(load.load(options), f"runs={options['runs']}", name, int(options["cuts"]), **asked)
     print(f"{FORMS[name].text}\n\n{text(cuts)}")
     if options["out"]:
         path = Path(options["out"]) / "backtest.json"

@@ -1,38 +1,71 @@
 """`python -m analysis.compare`: several laws on the same runs, side by side.
 
-Imported, it takes the place of the function `analysis.compare` of fits, and so it can be called as that.
+In Python, `analysis.compare(runs, forms)` is the function :func:`compare`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from analysis.results.law_comparison import KEYS, compare, main, text
+from analysis.results import law_comparison, load
+from analysis.results.law_comparison import KEYS, main, text
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.inference.law_result import LawFit
+    from analysis.results.load import Runs
 
 __all__ = ["KEYS", "compare", "main", "text"]
 
 
-class CompareModule(ModuleType):
-    """This module, which can be called as the function of fits."""
+def compare(
+    runs: Runs | Sequence[LawFit], forms: Sequence[str] | str | None = None, *, loss: str = "squared", **given: Any
+) -> pd.DataFrame:
+    """Return several laws of the same runs as a table by name, the lowest AICc first.
 
-    def __call__(self, fits: Sequence[LawFit]) -> pd.DataFrame:
-        """Return fits of the same rows as a table, the lowest AICc first."""
+    Parameters
+    ----------
+    runs : str, Path, DataFrame, StudyFit, or list of LawFit
+        The runs, as `fit` takes them, or what `load` or `fit` returned; or fits of the same rows by `fit_law`.
+    forms : sequence of str, optional
+        Laws by name, paper or formula (`FORMS` has all); by default those of `python -m analysis.compare`.
+    loss : str
+        Loss function on log residuals. With "squared" all laws have the same likelihood.
+    **given
+        Further arguments of `fit_law`; `resamples` is 0 unless given.
+
+    Returns
+    -------
+    DataFrame
+        rank, aicc (AIC for small samples: laws rank by it), delta_aicc (behind the best), weight (Akaike's, of AICc),
+        aic, bic, k (fitted constants), nobs, objective, error (mean absolute relative error of the largest fifth of
+        the runs, predicted from the others), warning (codes of the fit's findings, or why it was not fitted).
+
+    Raises
+    ------
+    ValueError
+        There are no such runs, a law is not known, none can be fitted, or fits are of different rows.
+
+    Examples
+    --------
+    >>> import analysis as sa
+    >>> sa.compare("docs/example-runs.csv", ["chinchilla", "kaplan"])["rank"].to_dict()
+    {'chinchilla': 0, 'kaplan': 1}
+    """
+    if isinstance(runs, (list, tuple)):
         from analysis.inference.selection import compare as of_fits
 
-        return of_fits(fits)
+        if forms is not None or given:
+            raise ValueError("compare takes a list of fits alone, or runs with the names of laws: compare(runs, forms)")
+        return of_fits(runs)
+    names = law_comparison.DEFAULT.split(",") if forms is None else [forms] if isinstance(forms, str) else forms
+    return law_comparison.compare(load.tidy(runs), names, loss=loss, **{"resamples": 0, **given})  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
     from analysis.text.start import start
 
     sys.exit(start(main, "analysis.compare"))
-else:
-    sys.modules[__name__].__class__ = CompareModule

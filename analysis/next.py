@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from analysis.planning.next_runs import TELLS, Next, Share, far_off, next_runs
+from analysis.planning.next_text import text
 from analysis.planning.study_config import inherited, write
 from analysis.results import load
-from analysis.text import commandline, numbers
+from analysis.text import commandline
 from analysis.text.commandline import Key
+
+if TYPE_CHECKING:
+    from analysis.planning.next_runs import Next
+    from analysis.results.load import Runs
+
+__all__ = ["KEYS", "main", "next_runs", "text"]
 
 PURPOSE = (
     "The runs that tell most about the loss at a target budget, chosen one after another by the expected drop of the\n"
@@ -65,7 +69,7 @@ def act(options: Mapping[str, Any]) -> int:
     }
     found = next_runs(frame, simulate=options["simulate"], **asked)
     label = str(frame["study"].iloc[0])
-    print(text(found, str(frame.loc[frame["used"], "loss_unit"].iloc[0])))
+    print(text(found))
     if not found.runs:
         raise ValueError("no candidate fits into the budget: give a larger budget= or a smaller largest=")
     folder = Path(options["out"] or Path("reports") / label / "next")
@@ -78,49 +82,64 @@ def act(options: Mapping[str, Any]) -> int:
     return 0
 
 
-def text(found: Next, unit: str) -> str:
-    """Return the proposal as lines for a terminal."""
-    low, high = (found.loss * math.exp(s * 1.96 * found.sd_now) for s in (-1, 1))
-    low_after, high_after = (found.loss * math.exp(s * 1.96 * found.sd_after) for s in (-1, 1))
-    lines = [
-        f"target    {numbers.flops(found.target)}, {numbers.count(found.target_params)} parameters: loss "
-        f"{numbers.number(found.loss, 4)} {unit}",
-        f"now       {numbers.number(low, 4)} to {numbers.number(high, 4)} (95 %, "
-        f"{numbers.counted(found.basins, 'basin')})",
-        f"then      {numbers.number(low_after, 4)} to {numbers.number(high_after, 4)} after the runs below",
-        *([f"prior     {found.prior} (published laws; the runs add to it)"] if found.prior else []),
-        "",
-        f"  {'':>3} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'shape':>10} {'sd after':>9} {'drop per FLOP':>14}",
-    ]
-    for i, run in enumerate(found.runs, 1):
-        shape = f"{run.width} x {run.layers}" if run.width else "-"
-        lines.append(
-            f"  {i:>3} {numbers.count(run.params):>9} {numbers.count(run.tokens):>9} "
-            f"{numbers.scientific(run.flops):>9} {shape:>10} {numbers.percent(run.after):>9} "
-            f"{numbers.scientific(run.drop_per_flop):>14}"
-        )
-    lines.append(f"  sum {'':>19} {numbers.scientific(sum(r.flops for r in found.runs)):>9}")
-    if why := far_off(found):
-        lines += ["", *textwrap.wrap(f"why: {'; '.join(why)}", 110, subsequent_indent="     ")]
-    if found.simulation is not None:
-        lines += ["", _simulation(found.simulation)]
-    return "\n".join(lines).translate(numbers.ASCII)
+def next_runs(
+    runs: Runs,
+    *,
+    target: float | None = None,
+    budget: float | None = None,
+    largest: float | None = None,
+    count: int = 8,
+    power: float | None = None,
+    form: str = "chinchilla",
+    simulate: int = 0,
+    seed: int = 0,
+    ratios: tuple[float, float] | None = None,
+) -> Next:
+    """Return the runs to do next: those that tell most about the loss at a target budget, in the order of choice.
 
+    In a shell: `python -m analysis.next`, which also writes their configs.
 
-def _simulation(share: Share) -> str:
-    grid = f"the isoFLOP grid of {share.grid_runs} runs ({numbers.flops(share.grid_flops)})"
-    spread = f"{numbers.percent(share.sd_now)} now, {numbers.percent(share.sd_grid)} by the grid"
-    if share.sd_grid >= TELLS * share.sd_now:
-        return (
-            f"simulated: {grid} would hardly narrow the forecast ({spread}): the uncertainty there is in the "
-            "form of the law so far out, which runs of this size cannot reduce"
-        )
-    if share.share is None:
-        end = numbers.percent(share.sd_chosen)
-        return f"simulated: {share.runs} chosen runs end at {end} ({spread}), not below {grid}"
-    return (
-        f"simulated: {numbers.counted(share.runs, 'chosen run')} with {numbers.percent(share.share)} of the FLOPs of "
-        f"{grid} forecast as narrowly (sd of the loss at the target {spread}; {share.studies} studies)"
+    Parameters
+    ----------
+    runs : str, Path, DataFrame or StudyFit
+        The runs done, as `fit` takes them, or what `load` or `fit` returned.
+    target, budget, largest : float, optional
+        Budget to forecast, above every run's compute (default 10 times the largest); compute of all next runs together
+        (default twice the largest run's), and of the largest one [FLOPs].
+    count : int
+        Most runs to propose.
+    power : float, optional
+        Candidates are ranked by drop / FLOPs^power; without it the best of several powers is taken.
+    form : str
+        Law of the forecast: chinchilla, chinchilla_tied or farseer.
+    simulate, seed : int
+        Simulated studies for the share of a grid's budget that reaches the same interval (0: none), and their seed.
+    ratios : pair of float, optional
+        Least and most tokens per parameter of candidates; without them 1 to 3000, and what the runs have.
+
+    Returns
+    -------
+    Next
+        `print` shows the proposal; `frame` has a row a run.
+
+    Raises
+    ------
+    ValueError
+        The target is not beyond the runs, there are too few of them, all have one loss, or no candidate fits into the
+        budget.
+
+    Examples
+    --------
+    >>> import analysis as sa
+    >>> sa.next_runs("docs/example-runs.csv", target=1e22, count=2).frame["flops"].count()
+    2
+    """
+    from analysis.planning.next_runs import next_runs as chosen
+
+    given = {"target": target, "budget": budget, "largest": largest}
+    asked = {name: None if value is None else load.positive(name, value) for name, value in given.items()}
+    return chosen(
+        load.tidy(runs), **asked, count=count, power=power, form=form, simulate=simulate, seed=seed, ratios=ratios
     )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +29,12 @@ if TYPE_CHECKING:
 
     from analysis.inference.law_result import LawFit
     from analysis.report.figures.data import Row
+    from analysis.results.load import Runs
     from analysis.results.study_fit import Parts
 
-    Runs = str | Path | pd.DataFrame
-
 COMMAND_ONLY = ("runs", "out", "report")
-TABLE = "table"
-"""What errors call a data frame, and the name of its study."""
+MAPPINGS = ("columns", "where")
+"""Options that may be a mapping too."""
 
 
 def load(runs: Runs, **options: Any) -> pd.DataFrame:
@@ -61,9 +59,9 @@ def load(runs: Runs, **options: Any) -> pd.DataFrame:
     >>> len(frame), int(frame["used"].sum()), frame["loss_unit"][0]
     (25, 25, 'nats per token')
     """
-    from analysis.results.load import load_frame
+    from analysis.results import load as reading
 
-    return load_frame({**_asked(options), **_source(runs)})
+    return reading.load_frame({**_asked(options), **reading.source(runs)})
 
 
 def fit(
@@ -128,30 +126,16 @@ def fit(
     >>> fit.optimum(1e22).tokens_per_param > 15
     True
     """
+    from analysis.results import load as reading
     from analysis.results.fitted import fitted
-    from analysis.results.load import load_frame
 
     named = {"form": form, "approach": approach, "loss": loss, "interval": interval, "budget": budget}
     asked = _asked({**options, **named, "resamples": resamples, "seed": seed, "sensitivity": sensitivity})
-    source = _source(runs)
-    loaded = {"used", "drop_code"} <= set(getattr(source.get("table"), "columns", ()))
-    frame = source["table"] if loaded else load_frame({**asked, **source})
+    source = reading.source(runs)
+    loaded = reading.is_tidy(source.get("table"))
+    frame = source["table"] if loaded else reading.load_frame({**asked, **source})
     asked["runs"] = source["runs"] if "table" not in source else ""
     return StudyFit(*fitted(frame, asked), frame, asked)
-
-
-def _source(runs: Runs) -> dict[str, Any]:
-    """Return the options that say where runs are; ValueError for what is neither a name nor a data frame."""
-    if isinstance(runs, (str, Path)):
-        return {"runs": str(runs)}
-    import pandas as pd
-
-    if not isinstance(runs, pd.DataFrame):
-        raise ValueError(
-            f"runs={runs!r:.40} is neither a name nor a data frame: give runs/STUDY, mlflow:NAME, a file, or a frame "
-            "with the columns params, tokens, flops and loss"
-        )
-    return {"runs": TABLE, "table": runs}
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,6 +144,8 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
     from analysis.text import commandline
 
     known = {key.name: key for key in KEYS if key.name not in COMMAND_ONLY}
+    pairs = {name: value for name, value in options.items() if name in MAPPINGS and isinstance(value, Mapping)}
+    options = {**options, **{name: ",".join(f"{a}:{b}" for a, b in value.items()) for name, value in pairs.items()}}
     read = {name: value for name, value in options.items() if name not in known or isinstance(value, (str, int, float))}
     asked = commandline.parse([f"{name}={value}" for name, value in read.items()], tuple(known.values()))
     asked |= {name: value for name, value in options.items() if name not in read}
@@ -288,11 +274,12 @@ class StudyFit:
         >>> fit.optimum(1e21)
         Optimum(1e21 FLOPs: N* 2.82B, D* 59.1B, loss 2.254, by the surface)
         """
-        if not isinstance(budget, Real) or not 0.0 < budget < float("inf"):
-            raise ValueError(f"budget={budget}: a positive number of FLOPs is needed, such as 1e22")
-        plan, why = (None, "one law is all there is") if self._parts is None else self._parts.recommended(float(budget))
+        from analysis.results.load import positive
+
+        flops = positive("budget", budget)
+        plan, why = (None, "one law is all there is") if self._parts is None else self._parts.recommended(flops)
         if plan is None:
-            raise ValueError(f"these runs give no best size for {numbers.flops(budget)}: {why}")
+            raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: {why}")
         return Optimum.of(plan)
 
     def summary(self) -> str:
@@ -317,7 +304,7 @@ class StudyFit:
         """Draw residuals against "params", "tokens" or "flops", coloured by budget; return the axes."""
         return self.plot("law", against, ax)
 
-    def plot(self, figure: str, panel: str = "", ax: Axes | None = None) -> Axes:
+    def plot(self, figure: str = "valleys", panel: str = "", ax: Axes | None = None) -> Axes:
         """Draw one panel of a figure of the report on `ax`, or on new axes; return the axes.
 
         ValueError lists the figures, or the figure's panels, or says that these runs cannot fill it.

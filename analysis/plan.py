@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.planning.basis import BESIDE, Basis, from_constants, from_frame
+from analysis.planning.plan_text import text
 from analysis.planning.scenarios import Asked, Option, OtherLaw, Plan, make
 from analysis.results import load
-from analysis.text import commandline, files, numbers, terminal
+from analysis.text import commandline, files, terminal
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from analysis.results.load import Runs
 
-__all__ = ["Basis", "Option", "OtherLaw", "Plan", "from_constants", "from_frame", "main", "make", "plan"]
+__all__ = ["Basis", "Option", "OtherLaw", "Plan", "from_constants", "from_frame", "main", "make", "plan", "text"]
 
 PURPOSE = "What to train with a budget: sizes, tokens and loss with intervals, under each assumption given."
 EXAMPLES = (
@@ -68,7 +69,7 @@ CHOSEN = ("overtrain", "inference_tokens", "unique_tokens", "repeats", "vocabula
 
 
 def plan(
-    runs: pd.DataFrame | Mapping[str, float],
+    runs: Runs | Mapping[str, float],
     budget: float,
     *,
     form: str = "chinchilla",
@@ -82,22 +83,56 @@ def plan(
     beside: Sequence[str] = BESIDE,
     strict: bool = True,
 ) -> Plan:
-    """Return what to train with a budget [FLOPs] under each assumption; see :mod:`analysis.planning.scenarios`.
+    """Return what to train with a budget: sizes, tokens and loss with intervals, one option an assumption.
+
+    Options: the lowest loss; `overtrain` times the optimal tokens per parameter; the cheapest to train and serve
+    `inference_tokens`; only `unique_tokens` distinct tokens. In a shell: `python -m analysis.plan`.
 
     Parameters
     ----------
-    runs : DataFrame or mapping
-        A tidy frame (see :mod:`analysis.inputs.frame`), or the constants of a law by name (E, A, B, alpha, beta).
-    form, at : law that reads N and D (chinchilla, chinchilla_tied, kaplan_floor, farseer, repeats, ...); other inputs
-        `at` holds the values of the law's further inputs, as bits or experts.
-    overtrain : tokens per parameter as a multiple of the compute-optimal ratio
-    inference_tokens : tokens served over the model's life
-    unique_tokens, repeats : distinct training tokens there are, beyond which they are repeated; half-lives R_D and R_N
-    resamples, seed : bootstrap resamples of the runs, and their seed
-    beside : other laws of N and D through the same runs, whose plans are given beside
-    strict : plan only with a law that qualifies (converged, every constant identified, its extrapolation tested)
-        Where `form` does not: with the best of `beside` that does. False: with `form` whatever it lacks, which a note
-        says.
+    runs : str, Path, DataFrame, StudyFit or mapping
+        The runs, as `fit` takes them, or what `load` or `fit` returned; or the constants of a law by name (E, A, B,
+        alpha, beta).
+    budget : float
+        Training compute [FLOPs].
+    form : str
+        Law that reads N and D: chinchilla, chinchilla_tied, kaplan_floor, farseer, repeats, ...
+    at : mapping, optional
+        Values of the law's further inputs, such as bits or experts.
+    overtrain : float
+        Tokens per parameter, as a multiple of the optimal ratio.
+    inference_tokens : float, optional
+        Tokens served over the model's life.
+    unique_tokens : float, optional
+        Distinct training tokens there are, beyond which they are repeated.
+    repeats : mapping, optional
+        Half-lives R_D and R_N of repeated tokens.
+    resamples, seed : int
+        Bootstrap resamples of the runs, and their seed.
+    beside : sequence of str
+        Other laws of N and D through the same runs, whose plans are given beside.
+    strict : bool
+        Plan only with a law that qualifies (converged, every constant identified, its extrapolation tested), with the
+        best of `beside` where `form` does not. False: with `form`, whatever it lacks; a note says what.
+
+    Returns
+    -------
+    Plan
+        `print` shows all of it; `frame` has a row an option, `options` the same with model shapes.
+
+    Raises
+    ------
+    ValueError
+        There are no such runs, no law of them qualifies, or a number is not positive.
+
+    Examples
+    --------
+    >>> import analysis as sa
+    >>> sa.plan("docs/example-runs.csv", 1e22, resamples=0)
+    Plan(1e22 FLOPs: N* 9.04B, D* 184B, loss 2.101; options training-only, over-trained)
+    >>> law = {"E": 1.8172, "A": 477.83, "B": 2143.4, "alpha": 0.34731, "beta": 0.367172}
+    >>> sa.plan(law, 5.76e23, overtrain=1).frame.round({"tokens_per_param": 1})["tokens_per_param"].to_dict()
+    {'training-only': 17.9}
     """
     from analysis.laws.registry import resolve
 
@@ -105,8 +140,10 @@ def plan(
     if isinstance(runs, Mapping):
         basis = from_constants(runs, name, at)
     else:
-        basis = from_frame(runs, form=name, at=at, resamples=resamples, seed=seed, beside=beside, strict=strict)
-    return make(basis, Asked(budget, overtrain, inference_tokens, unique_tokens, repeats or {}))
+        frame = load.tidy(runs)
+        basis = from_frame(frame, form=name, at=at, resamples=resamples, seed=seed, beside=beside, strict=strict)
+    asked = load.positive("budget", budget)
+    return make(basis, Asked(asked, overtrain, inference_tokens, unique_tokens, repeats or {}))
 
 
 def act(options: Mapping[str, Any]) -> int:
@@ -163,64 +200,6 @@ def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> fl
             "outcomes measured it"
         )
     return float(options["gpu_hours"]) * 3600.0 * speed
-
-
-def text(found: Plan) -> str:
-    """Return the plan as lines for a terminal."""
-    unit = found.kinds["loss"]
-    lines = [f"law       {found.law} {unit}", f"budget    {numbers.flops(found.budget_flops, 3)}" + _hours(found)]
-    for option in found.options:
-        lines += ["", f"{option.name}: {option.assumption}"]
-        for label, name, show in (
-            ("parameters", "params", numbers.count), ("tokens", "tokens", numbers.count),
-            ("tokens per parameter", "tokens_per_param", numbers.number), (f"loss [{unit}]", "loss", _four),
-        ):  # fmt: skip
-            bounds = numbers.interval(option.intervals[name], show)
-            known = "" if bounds == numbers.MISSING else f"  ({bounds})"
-            lines.append(f"  {label:<22}{show(getattr(option, name))}{known}")
-        if option.epochs is not None:
-            lines.append(f"  {'epochs':<22}{numbers.number(option.epochs)}")
-        if option.inference_flops:
-            cost = f"{numbers.flops(option.training_flops)} and {numbers.flops(option.inference_flops)}"
-            lines.append(f"  {'training and serving':<22}{cost}")
-        if option.gpu_hours is not None:
-            lines.append(f"  {'GPU-hours':<22}{numbers.count(option.gpu_hours)}")
-        for shape in option.shapes:
-            size = f"{shape.layers} layers x {shape.width} channels, {shape.heads} heads"
-            lines.append(f"  {'shape, ' + shape.name:<22}{size}: {numbers.count(shape.params)}")
-        lines += [f"  note: {note}" for note in option.notes]
-    lines += _other_laws(found)
-    lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
-    return "\n".join(lines).translate(numbers.ASCII)
-
-
-def _other_laws(found: Plan) -> list[str]:
-    """Return what other laws through the same runs would train, a line each."""
-    if len(found.other_laws) < 2:
-        return []
-    lines = ["", "training-only by other laws through the same runs (least squares), the best by AICc first:"]
-    for one in found.other_laws:
-        size = "no best size" if one.params is None else (
-            f"{numbers.count(one.params):>8} parameters, {numbers.number(one.tokens_per_param)} tokens per parameter, "
-            f"loss {_four(one.loss)}"
-        )  # fmt: skip
-        lacking = f"; does not qualify: {one.lacking}" if one.lacking else ""
-        lines.append(f"  {one.form:<24}{size}  (AICc {numbers.number(one.aicc_behind)} behind{lacking})")
-    return lines
-
-
-def _hours(found: Plan) -> str:
-    far = (
-        "" if found.extrapolation_factor is None else f", {numbers.factor(found.extrapolation_factor)} the largest run"
-    )
-    if found.speed is None:
-        return far
-    hours = numbers.count(found.budget_flops / found.speed / 3600)
-    return f"{far}; {hours} GPU-hours at {numbers.scientific(found.speed, 3)} FLOP/s a GPU"
-
-
-def _four(value: object) -> str:
-    return numbers.number(value, 4)
 
 
 def main(given: Sequence[str] | None = None) -> int:

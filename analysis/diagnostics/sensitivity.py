@@ -59,7 +59,7 @@ def sensitivity(
     import pandas as pd
 
     law = named(form)
-    table = table_of(runs, law)
+    table = table_of(observations.table(runs), law)
     base = {"loss": loss, "delta": delta, "resamples": resamples, "seed": seed, **options}
     rows = []
     for choice, option, chosen, changed in _choices(table, law, base):

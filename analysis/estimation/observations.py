@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,18 @@ from analysis.laws.base import Form
 SIZES = ("params", "params_active", "params_non_embedding")
 OTHERS = ("params", "tokens", "flops", "unique_tokens", "lr", "batch_tokens", "warmup_tokens", "setting_group",
           "loss")  # fmt: skip
+
+
+def table(runs: Any) -> Any:
+    """Return what holds columns: of a frame that `analysis.load` returned, the rows that fits use.
+
+    Raises ValueError for the name of a file or of a study, which is not read here.
+    """
+    if isinstance(runs, (str, Path)):
+        raise ValueError(f"runs={runs} is a name, and a table is needed: analysis.load({str(runs)!r})")
+    if not isinstance(runs, Rows) and {"used", "drop_code"} <= set(runs):
+        return runs[runs["used"].astype(bool)]
+    return runs
 
 
 def inputs(runs: Any, form: Form) -> Array:

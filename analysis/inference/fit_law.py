@@ -97,6 +97,7 @@ def fit_law(
     Parameters
     ----------
     runs : DataFrame, mapping of columns, or analysis.inputs.dataset.Rows
+        One's own table, or what `load` returned (of which rows that no fit uses are left out).
         The form's inputs and its target, in counts and in the target's own unit (loss: nats per token, or what `kinds`
         says). Used where there: `size_group`, `run` (rows of one run are its checkpoints), `flops`, `unique_tokens`.
     form : a name in `analysis.laws.registry.FORMS`, or a form of one's own
@@ -116,14 +117,14 @@ def fit_law(
     Examples
     --------
     >>> import analysis as sa
-    >>> law = sa.fit_law(sa.frame.used(sa.load("docs/example-runs.csv")), resamples=0)
+    >>> law = sa.fit_law(sa.load("docs/example-runs.csv"), resamples=0)
     >>> law
     LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)
     >>> law.predict({"params": [1e9], "tokens": [2e10]}).round(3).tolist()
     [2.464]
     """
     law = named(form)
-    data = observations.read(runs, law)
+    data = observations.read(observations.table(runs), law)
     refusals.refuse(law, data)
     criterion = objectives.named(loss, delta)
     p = fit_problem.problem(

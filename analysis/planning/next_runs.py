@@ -13,9 +13,10 @@ the variance of ln L at the target, within basins (V-optimal) and between them (
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimation import fit_problem
@@ -68,9 +69,11 @@ class Share:
     studies: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Next:
     """The proposal: runs in order of choice, target [FLOPs], its loss, the sd of ln of that now and after.
+
+    `print` shows it as `python -m analysis.next` does.
 
     `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
     the forecast, which priors from published laws draw to their own exponents: `prior` names them in words.
@@ -88,32 +91,30 @@ class Next:
     prior: str = ""
     target_ratio: float = math.nan
     done_ratios: tuple[float, float] = (math.nan, math.nan)
+    loss_unit: str = "nats per token"
 
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The runs as a table, in order of choice: the fields of `Proposed`."""
+        import pandas as pd
 
-FAR = 10.0
-"""Tokens per parameter this many times off those of the target need a word of explanation."""
+        return pd.DataFrame([asdict(run) for run in self.runs], columns=[one.name for one in fields(Proposed)])
 
+    def __repr__(self) -> str:
+        """Return how many runs, their compute and what they bring, in one line."""
+        from analysis.planning.next_text import line
 
-def far_off(found: Next) -> tuple[str, ...]:
-    """Return why runs are proposed whose tokens per parameter are far from the target's; empty where none is."""
-    if not math.isfinite(found.target_ratio):
-        return ()
-    odd = [(i, run.tokens / run.params) for i, run in enumerate(found.runs, 1)]
-    odd = [(i, ratio) for i, ratio in odd if not 1 / FAR < ratio / found.target_ratio < FAR]
-    if not odd:
-        return ()
-    low, high = found.done_ratios
-    shown = ", ".join(f"{numbers.number(ratio, 2)} (run {i})" for i, ratio in odd)
-    beyond = [ratio for _, ratio in odd if not low / 1.5 <= ratio <= high * 1.5]
-    return (
-        f"tokens per parameter {shown} are far from the target's {numbers.number(found.target_ratio, 2)}. These runs "
-        "are not proposed as models: at one ratio the terms of N and D fall together, and runs far from it separate "
-        "them with the least compute",
-        f"the finished runs have {numbers.number(low, 2)} to {numbers.number(high, 2)}"
-        + (", so the law is tested beyond what it was fitted to" if beyond else "")
-        + f"; ratios={numbers.number(found.target_ratio / FAR, 1)}:{numbers.number(found.target_ratio * FAR, 1)} "
-        "leaves such runs out",
-    )
+        return line(self)
+
+    def __str__(self) -> str:
+        """Return the proposal as lines for a terminal."""
+        from analysis.planning.next_text import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        """Return the proposal for a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def next_runs(
@@ -173,6 +174,7 @@ def next_runs(
         expected=np_exp(float(mean[0])),
         prior=priors.words(form, float(rows.loss.min())),
         target_ratio=setting.target_tokens / setting.target_params,
+        loss_unit=str(frame.loc[frame["used"], "loss_unit"].iloc[0]),
         done_ratios=(float((rows.tokens / rows.params).min()), float((rows.tokens / rows.params).max())),
     )
 

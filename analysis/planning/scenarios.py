@@ -7,6 +7,7 @@ training-only: min over N of E + A/N^alpha + B/D^beta at cost(N) D = C; inferenc
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from analysis.text import numbers
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analysis.approaches.optimum import Answers
     from analysis.planning.basis import Basis
     from analysis.planning.shapes import Shape
@@ -89,9 +92,9 @@ class OtherLaw:
     lacking: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """All options for a budget, the law that they rest on and how far it is from the runs."""
+    """All options for a budget, the law that they rest on and how far it is from the runs; `print` shows all of it."""
 
     source: str
     law: str
@@ -104,6 +107,36 @@ class Plan:
     notes: tuple[str, ...]
     form: str = "chinchilla"
     other_laws: tuple[OtherLaw, ...] = ()
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The options as a table by name: params, tokens, tokens_per_param, loss, each with low and high, FLOPs."""
+        import pandas as pd
+
+        lines = []
+        for option in self.options:
+            line: dict[str, Any] = {"option": option.name}
+            for name in ("params", "tokens", "tokens_per_param", "loss"):
+                low, high = option.intervals[name] or (None, None)
+                line |= {name: getattr(option, name), f"{name}_low": low, f"{name}_high": high}
+            lines.append(line | {name: getattr(option, name) for name in ("training_flops", "inference_flops")})
+        return pd.DataFrame(lines).set_index("option")
+
+    def __repr__(self) -> str:
+        """Return budget, best size and the options in one line."""
+        from analysis.planning.plan_text import line
+
+        return line(self)
+
+    def __str__(self) -> str:
+        """Return every option, as `python -m analysis.plan` prints them."""
+        from analysis.planning.plan_text import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        """Return every option for a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.text import commandline
 from analysis.text.commandline import Key
@@ -12,6 +14,17 @@ from analysis.text.commandline import Key
 if TYPE_CHECKING:
     import pandas as pd
 
+    class HasFrame(Protocol):
+        """A fit that keeps the tidy frame of its runs, as `analysis.fit` returns it."""
+
+        @property
+        def frame(self) -> pd.DataFrame:
+            """The runs."""
+
+    Runs = str | Path | pd.DataFrame | HasFrame
+
+TABLE = "table"
+"""What errors call a data frame, and the name of its study."""
 RUNS = Key("runs", "runs/STUDY, mlflow:EXPERIMENT, or a file: .csv, .tsv, .parquet, .jsonl (required)", required=True)
 FURTHER = (
     Key("columns", "file: OURS:THEIRS,... for params, tokens, flops, loss and others; params:size_m*1e6 scales"),
@@ -93,6 +106,44 @@ def load_frame(options: Mapping[str, Any]) -> pd.DataFrame:
     reads = (*form.inputs, form.target)
     surface = {"params", "tokens"} <= set(form.inputs) and form.target == "loss"
     return load(options, need=tuple(dict.fromkeys((*REQUIRED, *reads) if surface else reads)))
+
+
+def source(runs: Any) -> dict[str, Any]:
+    """Return the options that say where runs are; ValueError for what is neither a name nor a data frame."""
+    if isinstance(runs, (str, Path)):
+        return {"runs": str(runs)}
+    import pandas as pd
+
+    if not isinstance(runs, pd.DataFrame):
+        raise ValueError(
+            f"runs={runs!r:.40} is neither a name nor a data frame: give runs/STUDY, mlflow:NAME, a file, or a frame "
+            "with the columns params, tokens, flops and loss"
+        )
+    return {"runs": TABLE, "table": runs}
+
+
+def is_tidy(table: Any) -> bool:
+    """Return whether this is a frame that was loaded already: rows are judged."""
+    return {"used", "drop_code"} <= set(getattr(table, "columns", ()))
+
+
+def tidy(runs: Runs) -> pd.DataFrame:
+    """Return the tidy frame of what a function is given: a name, a table, a frame that was loaded, or a fit."""
+    import pandas as pd
+
+    kept = getattr(runs, "frame", None)
+    given = kept if isinstance(kept, pd.DataFrame) else runs
+    if is_tidy(given):
+        assert isinstance(given, pd.DataFrame)
+        return given
+    return load({**{key.name: key.default for key in FURTHER}, **source(given)})
+
+
+def positive(name: str, value: object) -> float:
+    """Return a number of FLOPs; ValueError names what is none."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0.0 < float(value) < math.inf:
+        raise ValueError(f"{name}={value!r}: a positive number of FLOPs is needed, such as 1e22")
+    return float(value)
 
 
 def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ import pytest
 import analysis as sa
 import study
 from analysis.fit import fit as fit_frame
+from analysis.next import main as next_main
 from analysis.notebook import COMMAND_ONLY
+from analysis.plan import main as plan_main
 from analysis.results.fit_keys import KEYS
 from analysis.values import study_result
 from study import notebook as study_notebook
@@ -55,16 +58,18 @@ def test_the_command_can_be_called_whatever_was_imported_first() -> None:
 import inspect, runpy, sys
 import analysis as sa
 light = set(sys.modules)
-first = sa.fit, sa.compare
+first = sa.fit, sa.compare, sa.plan, sa.backtest
 assert all(map(inspect.isfunction, first))
-import analysis.fit, analysis.compare
-from analysis import compare, fit
-assert (analysis.fit, analysis.compare) == (fit, compare) == first
+import analysis.fit, analysis.compare, analysis.plan, analysis.backtest
+from analysis import backtest, compare, fit, plan
+assert (analysis.fit, analysis.compare, analysis.plan, analysis.backtest) == (fit, compare, plan, backtest) == first
 for name in [name for name in sys.modules if name.partition(".")[0] == "analysis"]:
     del sys.modules[name]
 import analysis.compare
 import analysis.fit
+import analysis.plan
 import analysis as sa
+assert inspect.isfunction(sa.plan) and sys.modules["analysis.plan"].main
 assert inspect.isfunction(sa.fit) and inspect.isfunction(sa.compare) and sys.modules["analysis.fit"].main
 del sys.modules["analysis.fit"]
 sys.argv = ["", "--help"]
@@ -189,7 +194,92 @@ def test_a_frame_is_read_as_a_file_with_its_columns_is() -> None:
     with pytest.raises(ValueError, match=r"budget=\[1\]: a positive number of FLOPs is needed"):
         found.optimum([1])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="compare needs a list of fits"):
-        sa.compare(table)  # type: ignore[arg-type]
+        sa.compare([])
+
+
+def test_columns_are_mapped_by_a_mapping_too() -> None:
+    table = pd.read_csv(RUNS)
+    theirs = table.rename(columns={"params": "N", "loss": "val_loss"})
+    mapped = sa.load(theirs, columns={"params": "N", "loss": "val_loss"}, where={"params": "<1e9"})
+    pd.testing.assert_frame_equal(mapped, sa.load(theirs, columns="params:N,loss:val_loss", where="params:<1e9"))
+    assert 0 < len(mapped) < len(table)
+
+
+def test_every_function_takes_runs_in_every_way(fit: sa.StudyFit) -> None:
+    """A name, a frame of one's own, one that was loaded and a fit are the same runs, and give the same numbers."""
+    ways: list[Any] = [RUNS, str(RUNS), pd.read_csv(RUNS), sa.load(RUNS), fit]
+    functions: list[Callable[[Any], pd.DataFrame]] = [
+        lambda runs: sa.plan(runs, 1e22, resamples=0).frame,
+        lambda runs: sa.next_runs(runs, target=1e22, count=1).frame,
+        lambda runs: sa.backtest(runs, cuts=2),
+        lambda runs: sa.compare(runs, ["chinchilla", "kaplan"]),
+    ]
+    for function in functions:
+        first, *others = map(function, ways)
+        assert len(first) > 0
+        for other in others:
+            pd.testing.assert_frame_equal(first, other)
+    wrong: Any = [1, 2]
+    for ask in (lambda: sa.plan(wrong, 1e22), lambda: sa.next_runs(wrong), lambda: sa.backtest(wrong)):
+        with pytest.raises(ValueError, match=r"runs=\[1, 2\] is neither a name nor a data frame"):
+            ask()
+    text: Any = "1e22"
+    with pytest.raises(ValueError, match="budget='1e22': a positive number of FLOPs is needed"):
+        sa.plan(RUNS, text)
+    with pytest.raises(ValueError, match="target='1e22': a positive number of FLOPs is needed"):
+        sa.next_runs(RUNS, target=text)
+
+
+def test_a_plan_is_shown_as_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    found = sa.plan(RUNS, 1e22, resamples=40)
+    assert plan_main([f"runs={RUNS}", "budget=1e22", "resamples=40"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == str(found)
+    assert repr(found).startswith("Plan(1e22 FLOPs: N* 9.04B (") and "\n" not in repr(found)
+    assert found._repr_html_().startswith("<pre>law ")
+    table = found.frame
+    assert table.index.tolist() == ["training-only", "over-trained"]
+    best = table.loc["training-only"]
+    assert best["params_low"] < best["params"] == found.options[0].params < best["params_high"]
+
+
+def test_next_runs_are_shown_as_the_command_prints_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = sa.next_runs(RUNS, target=1e22, count=2)
+    monkeypatch.chdir(tmp_path)
+    assert next_main([f"runs={RUNS}", "target=1e22", "count=2", "simulate=0"]) == 0
+    assert capsys.readouterr().out.startswith(str(found))
+    assert repr(found).startswith("Next(2 runs with ") and "\n" not in repr(found)
+    assert found.frame["flops"].tolist() == [run.flops for run in found.runs]
+    assert "<pre>target" in found._repr_html_()
+
+
+def test_laws_are_compared_by_name_or_as_fits() -> None:
+    table = pd.read_csv(RUNS)
+    named = sa.compare(table, ["chinchilla", "kaplan"])
+    fits = [sa.fit_law(table, form, loss="squared", resamples=0) for form in ("chinchilla", "kaplan")]
+    assert named["aicc"].to_dict() == pytest.approx(sa.compare(fits)["aicc"].to_dict())
+    assert sa.compare(table, "kaplan").index.tolist() == ["kaplan"]
+    with pytest.raises(ValueError, match="a list of fits alone"):
+        sa.compare(fits, ["kaplan"])
+    with pytest.raises(ValueError, match="forms=chinchila is not known"):
+        sa.compare(table, ["chinchila"])
+
+
+def test_a_name_of_runs_is_no_table_of_columns() -> None:
+    for function in (sa.fit_law, sa.sensitivity):
+        with pytest.raises(ValueError, match=r"is a name, and a table is needed: analysis.load\("):
+            function(str(RUNS))
+
+
+def test_a_law_leaves_out_the_rows_that_loading_did() -> None:
+    table = pd.read_csv(RUNS)
+    broken = table.assign(loss=table["loss"].where(table.index != 3))
+    frame = sa.load(broken)
+    assert frame["used"].sum() == 24
+    assert sa.fit_law(frame, resamples=0).params.equals(sa.fit_law(broken.dropna(), resamples=0).params)
+    with pytest.raises(ValueError, match="column 'loss': 1 values are not positive numbers"):
+        sa.fit_law(broken, resamples=0)
 
 
 def test_a_law_goes_by_its_name_its_paper_and_its_formula() -> None:

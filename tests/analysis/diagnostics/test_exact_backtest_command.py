@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analysis import backtest
+from analysis.backtest import main, text
 from analysis.estimation import objectives
 from analysis.laws.registry import FORMS
 from analysis.values.study_result import Cut
@@ -37,26 +38,26 @@ def test_the_command_prints_and_writes_the_cuts(
         seen.append((len(rows), loss, cuts, name, held))
         return found
 
-    monkeypatch.setattr(backtest, "rolling", rolling)
+    monkeypatch.setattr(sys.modules["analysis.backtest"], "rolling", rolling)
     out = tmp_path / "some" / "folder"
     given = [f"runs={tmp_path / 'a.csv'}"]
     for _ in range(2):
-        assert backtest.main([*given, f"out={out}"]) == 0
-        text = FORMS["chinchilla"].text
-        assert capsys.readouterr().out == f"{text}\n\n{SAID}\nwrote {out}/backtest.json\n"
+        assert main([*given, f"out={out}"]) == 0
+        law = FORMS["chinchilla"].text
+        assert capsys.readouterr().out == f"{law}\n\n{SAID}\nwrote {out}/backtest.json\n"
     written = (out / "backtest.json").read_text()
     kept = json.loads(written)
     assert written == json.dumps(kept, indent=1) + "\n"
-    assert (kept["form"], [cut["a"] for cut in kept["cuts"]]) == (text, [0.5, 0.53])
+    assert (kept["form"], [cut["a"] for cut in kept["cuts"]]) == (law, [0.5, 0.53])
     assert seen[0] == (20, objectives.Huber(0.001), 8, "chinchilla", {"fix": {}, "tie": {}})
-    assert backtest.main([*given, "delta=squared", "cuts=3", "form=kaplan", "fix=E:1.7", "tie=beta:alpha"]) == 0
+    assert main([*given, "delta=squared", "cuts=3", "form=kaplan", "fix=E:1.7", "tie=beta:alpha"]) == 0
     assert seen[2] == (20, objectives.Squared(), 3, "kaplan", {"fix": {"E": 1.7}, "tie": {"beta": "alpha"}})
     found.clear()
-    assert backtest.main(given) == 2
+    assert main(given) == 2
     assert "20 runs at 4 budgets leave no cut with 8 runs of 3 sizes below and one above" in capsys.readouterr().err
 
 
 def test_exponents_that_stay_do_not_drift() -> None:
     still = [*CUTS[:1], Cut(2e12, 15, 0.515, 0.004, ((4e12, 0.004),))]
-    assert backtest.text(still).splitlines()[-1] == "a lies between 0.500 and 0.515 over the cuts"
-    assert len(backtest.text(CUTS[:1]).splitlines()) == 2
+    assert text(still).splitlines()[-1] == "a lies between 0.500 and 0.515 over the cuts"
+    assert len(text(CUTS[:1]).splitlines()) == 2

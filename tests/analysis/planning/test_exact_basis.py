@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import plan
 from analysis.diagnostics import qualify
 from analysis.inference import inferred_law
 from analysis.inputs.rows import from_csv
 from analysis.laws.registry import FORMS
+from analysis.plan import KEYS, Basis, from_frame, main, plan
 from analysis.planning import shapes
 from analysis.text.commandline import UnansweredError
 from analysis.values.blocks import Identified
@@ -47,8 +47,8 @@ def lacks(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return said
 
 
-def basis(frame: pd.DataFrame, **asked: Any) -> plan.Basis:
-    return plan.from_frame(frame, **{"resamples": 0, "beside": (), **asked})
+def basis(frame: pd.DataFrame, **asked: Any) -> Basis:
+    return from_frame(frame, **{"resamples": 0, "beside": (), **asked})
 
 
 def test_a_basis_of_runs(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
@@ -66,7 +66,7 @@ def test_a_basis_of_runs(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
     assert found.kinds == {"params": "total", "flops": "given", "loss": "nats per token"}
     assert (found.speed, found.tested, found.beside) == (10e12, 3.5, ())
     assert (found.source, basis(runs, label="runs/ours").source) == ("ours", "runs/ours")
-    best = plan.plan(runs, 1e15, resamples=0, beside=()).options[0]
+    best = plan(runs, 1e15, resamples=0, beside=()).options[0]
     assert best.loss < good["loss"].min()
     assert best.shapes == shapes.propose(best.params, "total", 50_000)
     assert basis(runs.drop(columns="flops_per_second")).speed is None
@@ -134,11 +134,11 @@ def test_findings_that_a_reader_has_to_know_are_notes(runs: pd.DataFrame, lacks:
 
 
 def test_the_command_and_the_function_have_the_same_defaults() -> None:
-    keys = {key.name: key.default for key in plan.KEYS}
-    asked = {name: p.default for name, p in inspect.signature(plan.plan).parameters.items()}
+    keys = {key.name: key.default for key in KEYS}
+    asked = {name: p.default for name, p in inspect.signature(plan).parameters.items()}
     for name in ("form", "overtrain", "inference_tokens", "unique_tokens", "resamples", "seed", "strict"):
         assert keys[name] == asked[name], name
-    of_frame = inspect.signature(plan.from_frame).parameters
+    of_frame = inspect.signature(from_frame).parameters
     assert {name: of_frame[name].default for name in ("resamples", "seed", "strict")} == {
         "resamples": 1000, "seed": 0, "strict": True,
     }  # fmt: skip
@@ -152,9 +152,9 @@ def test_the_command_compares_with_the_laws_that_are_named(
 ) -> None:
     studies.isoflop(3, noise=0.001).to_csv(tmp_path / "a.csv", index=False)
     given = [f"runs={tmp_path / 'a.csv'}", "resamples=0"]
-    assert plan.main([*given, "beside=none"]) == 0
+    assert main([*given, "beside=none"]) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[1] == "budget    1.3e14 FLOPs, 10x the largest run"
     assert "other laws" not in said
-    assert plan.main([*given, "beside=chinchilla_tied", "budget=1e14"]) == 0
+    assert main([*given, "beside=chinchilla_tied", "budget=1e14"]) == 0
     assert "\n  chinchilla_tied " in capsys.readouterr().out

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analysis import next as command
-from analysis.planning.next_runs import Next, Proposed, Share, far_off
+from analysis.next import main, text
+from analysis.planning.next_runs import Next, Proposed, Share
+from analysis.planning.next_text import far_off
 from tests.analysis import studies
 
 FIRST = Proposed(1.25e6, 3.2e8, 2.4e15, 128, 4, 0.02, 0.015, 7.5e-20)
@@ -30,19 +32,19 @@ prior     alpha 0.34 +- 0.06 (published laws; the runs add to it)
 
 def test_a_proposal_word_for_word() -> None:
     """The interval is 2.5 e^(-+1.96 sd)."""
-    assert command.text(FOUND, "nats per token") == SAID
-    free = command.text(replace(FOUND, prior="", basins=2), "bits per byte").splitlines()
+    assert text(FOUND, "nats per token") == SAID
+    free = text(replace(FOUND, prior="", basins=2), "bits per byte").splitlines()
     assert free[0].endswith("loss 2.500 bits per byte")
     assert free[1].endswith("(95 %, 2 basins)")
     assert free[2:5] == [*SAID.splitlines()[2:3], *SAID.splitlines()[4:6]]
-    assert command.text(replace(FOUND, simulation=SHARE), "nats per token").startswith(f"{SAID}\n\nsimulated: ")
+    assert text(replace(FOUND, simulation=SHARE), "nats per token").startswith(f"{SAID}\n\nsimulated: ")
 
 
 def test_runs_far_from_the_targets_ratio_come_with_the_reason() -> None:
     """0.17 tokens per parameter for a target at 20; 150 are within the factor of ten."""
     odd = replace(FIRST, params=1e7, tokens=1.7e6)
     found = replace(FOUND, runs=(odd, replace(SECOND, tokens=6e8)), target_ratio=20.0, done_ratios=(0.15, 300.0))
-    said = " ".join(command.text(found, "nats per token").partition("\nwhy: ")[2].split())
+    said = " ".join(text(found, "nats per token").partition("\nwhy: ")[2].split())
     assert said.startswith(
         "tokens per parameter 0.17 (run 1) are far from the target's 20. These runs are not proposed"
     )
@@ -56,7 +58,7 @@ def test_runs_far_from_the_targets_ratio_come_with_the_reason() -> None:
 @pytest.mark.parametrize(("text", "words"), [("2", "two numbers are needed"), ("9:2", "the lower one comes first"),
                                              ("a:2", "a positive number is needed")])  # fmt: skip
 def test_ratios_that_are_none_are_named(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["runs=docs/example-runs.csv", f"ratios={text}"]) == 2
+    assert main(["runs=docs/example-runs.csv", f"ratios={text}"]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -76,7 +78,7 @@ def test_ratios_that_are_none_are_named(text: str, words: str, capsys: pytest.Ca
     ],
 )  # fmt: skip
 def test_what_a_simulation_found(changed: dict[str, Any], words: str) -> None:
-    said = command.text(replace(FOUND, simulation=replace(SHARE, **changed)), "nats per token").splitlines()[-1]
+    said = text(replace(FOUND, simulation=replace(SHARE, **changed)), "nats per token").splitlines()[-1]
     assert said.startswith(words)
     if changed in ({}, {"share": None}):
         assert said == words
@@ -92,7 +94,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         made: Next = seen["found"]
         return made
 
-    monkeypatch.setattr(command, "next_runs", answer)
+    monkeypatch.setattr(sys.modules["analysis.next"], "next_runs", answer)
     return seen
 
 
@@ -102,7 +104,7 @@ def test_the_command_hands_on_what_it_was_asked(
     table = studies.isoflop().iloc[:6].assign(study="ours", loss_unit="bits_per_byte")
     table.to_csv(tmp_path / "a.csv", index=False)
     given = [f"runs={tmp_path / 'a.csv'}", f"out={tmp_path / 'next'}"]
-    assert command.main(given) == 0
+    assert main(given) == 0
     said = capsys.readouterr().out
     assert said.startswith("target    1e18 FLOPs")
     assert said.endswith(
@@ -114,12 +116,12 @@ def test_the_command_hands_on_what_it_was_asked(
         "target": None, "budget": None, "largest": None, "count": 8, "power": None, "form": "chinchilla",
         "simulate": 100, "seed": 0, "ratios": None,
     }  # fmt: skip
-    for text, power in (("0", 0.0), ("0.0", 0.0), ("0.4", 0.4)):
+    for given_power, power in (("0", 0.0), ("0.0", 0.0), ("0.4", 0.4)):
         asked["found"] = FOUND
-        assert command.main([*given, f"power={text}"]) == 0
+        assert main([*given, f"power={given_power}"]) == 0
         assert asked["power"] == power
     asked["found"] = replace(FOUND, runs=())
-    assert command.main(given) == 2
+    assert main(given) == 2
     assert "no candidate fits into the budget" in capsys.readouterr().err
 
 
@@ -130,7 +132,7 @@ def test_configs_are_written_where_every_run_has_a_shape(
     table.to_csv(tmp_path / "a.csv", index=False)
     monkeypatch.chdir(tmp_path)
     asked["found"] = replace(FOUND, runs=(FIRST,))
-    assert command.main(["runs=a.csv"]) == 0
+    assert main(["runs=a.csv"]) == 0
     assert (tmp_path / "reports/ours/next/next.yaml").is_file()
     assert capsys.readouterr().out.endswith(
         "\nwrote reports/ours/next/next.yaml; look at the points first; "

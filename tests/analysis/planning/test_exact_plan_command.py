@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import plan
 from analysis.approaches.cost import Cost
 from analysis.approaches.loss_laws import Closed, Fitted
 from analysis.inference import resampling
 from analysis.laws.registry import FORMS
+from analysis.plan import Basis, Plan, from_constants, main, make, plan, text
 from analysis.planning import scenarios
 from analysis.planning.basis import Beside
 
@@ -75,7 +75,7 @@ note: constants as quoted have no interval
 
 
 def said(given: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert plan.main(given) == 0
+    assert main(given) == 0
     return capsys.readouterr().out
 
 
@@ -96,13 +96,13 @@ def test_the_plan_of_published_constants_word_for_word(tmp_path: Path, capsys: p
     assert found["options"][0]["intervals"] == dict.fromkeys(("params", "tokens", "tokens_per_param", "loss"))
     assert found["other_laws"] == []
     assert found["extrapolation_factor"] is None
-    again = plan.plan(BESIROGLU, 5.76e23, inference_tokens=1e13, unique_tokens=1e11)
+    again = plan(BESIROGLU, 5.76e23, inference_tokens=1e13, unique_tokens=1e11)
     names = ("params", "tokens", "loss")
     for option, one in zip(again.options, found["options"], strict=True):
         assert [getattr(option, name) for name in names] == [one[name] for name in names]
         assert [vars(shape) for shape in option.shapes] == one["shapes"]
     assert said([*given, "overtrain=1"], capsys).count("tokens per parameter  ") == 3, "the optimum itself is not again"
-    assert len(plan.plan(BESIROGLU, 1e21, overtrain=2.0).options) == 2
+    assert len(plan(BESIROGLU, 1e21, overtrain=2.0).options) == 2
 
 
 @pytest.mark.parametrize(
@@ -122,24 +122,24 @@ def test_a_budget_is_set_in_three_ways(given: list[str], line: str, capsys: pyte
 
 
 def test_without_a_budget_there_is_no_plan_of_constants(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan.main([QUOTED]) == 2
+    assert main([QUOTED]) == 2
     assert "budget= is missing" in capsys.readouterr().err
     for lone, lacking in (("mfu=0.4", "peak"), ("peak=500.0", "mfu")):
-        assert plan.main([QUOTED, "budget=1e20", lone]) == 2
+        assert main([QUOTED, "budget=1e20", lone]) == 2
         assert f"{lone} needs {lacking}= beside it" in capsys.readouterr().err
-    assert plan.main([QUOTED, "budget=1e90"]) == 2
+    assert main([QUOTED, "budget=1e90"]) == 2
     assert "the law has no best size within" in capsys.readouterr().err
 
 
 def test_exponents_of_few_digits_are_said() -> None:
     def notes(**changed: float) -> list[str]:
-        return [note[:35] for note in plan.from_constants({**BESIROGLU, **changed}).notes[1:]]
+        return [note[:35] for note in from_constants({**BESIROGLU, **changed}).notes[1:]]
 
     assert notes() == []
     assert notes(alpha=0.3473) == []
     assert notes(alpha=0.347) == ["alpha have fewer than four digits: "]
     assert notes(alpha=0.34, beta=0.3) == ["alpha and beta have fewer than four"]
-    tied = plan.from_constants({"E": 1.7, "A": 400.0, "B": 900.0, "alpha": 0.34}, "chinchilla_tied")
+    tied = from_constants({"E": 1.7, "A": 400.0, "B": 900.0, "alpha": 0.34}, "chinchilla_tied")
     assert tied.notes[1].startswith("alpha have fewer")
 
 
@@ -158,32 +158,32 @@ def test_which_constants_have_to_be_positive(form: str, changed: dict[str, float
     given = {name: changed.get(name, BESIROGLU.get(name, 1.0)) for name in names}
     if message:
         with pytest.raises(ValueError, match=message):
-            plan.from_constants(given, form)
+            from_constants(given, form)
     else:
-        assert plan.from_constants(given, form).constants == given
+        assert from_constants(given, form).constants == given
 
 
 def test_constants_of_other_laws() -> None:
-    tied = plan.from_constants({"E": 1.7, "A": 400.0, "B": 900.0, "alpha": 0.3456}, "chinchilla_tied")
+    tied = from_constants({"E": 1.7, "A": 400.0, "B": 900.0, "alpha": 0.3456}, "chinchilla_tied")
     assert tied.text == f"L = {FORMS['chinchilla_tied'].text}; E 1.70000, A 400.000, B 900.000, alpha 0.345600"
     assert isinstance(tied.law, Fitted)
     at = np.log(1e9), np.log(2e10)
     want = 1.7 + 400 / 1e9**0.3456 + 900 / 2e10**0.3456
     assert tied.law.loss(np.array([at[0]]), np.array([at[1]]))[0] == pytest.approx(want)
-    assert isinstance(plan.from_constants(BESIROGLU).law, Closed)
+    assert isinstance(from_constants(BESIROGLU).law, Closed)
     assert tied.sizes == (1e6, 1e12)
     assert tied.speed is None
     moe = dict.fromkeys(FORMS["moe"].names, 0.5)
-    assert plan.from_constants(moe, "moe", {"experts": 1.0}).law.further == {"experts": 1.0}  # type: ignore[attr-defined]
+    assert from_constants(moe, "moe", {"experts": 1.0}).law.further == {"experts": 1.0}  # type: ignore[attr-defined]
     for at_, message in (({}, "say for which with at=experts:NUMBER"), ({"experts": 0.0}, "at=experts:0: a positive"),
                          ({"experts": 8.0, "bits": 2.0}, "does not read it; it reads experts")):  # fmt: skip
         with pytest.raises(ValueError, match=message):
-            plan.from_constants(moe, "moe", at_)
+            from_constants(moe, "moe", at_)
     with pytest.raises(ValueError, match="gives no loss of N and D to plan with; use one of chinchilla, "):
-        plan.from_constants(dict.fromkeys(FORMS["compute"].names, 0.5), "compute")
+        from_constants(dict.fromkeys(FORMS["compute"].names, 0.5), "compute")
 
 
-def basis(**changed: Any) -> plan.Basis:
+def basis(**changed: Any) -> Basis:
     """Return a made-up basis: the constants, and two draws with 1.5 and 2 times the tokens' coefficient."""
     draws = np.array([list({**BESIROGLU, "B": BESIROGLU["B"] * k}.values()) for k in (1.0, 1.5, 2.0)])
     given: dict[str, Any] = {
@@ -191,12 +191,12 @@ def basis(**changed: Any) -> plan.Basis:
         "sizes": (1e8, 1e11), "largest": 1e21, "kinds": {"params": "total", "flops": "6ND", "loss": "nats per token"},
         "source": "runs", "speed": 1e14, "notes": (), "tested": 10.0,
     }  # fmt: skip
-    return plan.Basis(**{**given, **changed})
+    return Basis(**{**given, **changed})
 
 
-def made(basis: plan.Basis, budget: float = 1e22, **changed: Any) -> plan.Plan:
+def made(basis: Basis, budget: float = 1e22, **changed: Any) -> Plan:
     given: dict[str, Any] = {"overtrain": 1.0, "inference_tokens": None, "unique_tokens": None, "repeats": {}}
-    return plan.make(basis, scenarios.Asked(budget, **{**given, **changed}), basis.speed)
+    return make(basis, scenarios.Asked(budget, **{**given, **changed}), basis.speed)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_what_is_said_of_far_budgets(factor: float, tested: float | None, notes:
 
 def test_intervals_are_of_the_draws_and_points_of_the_first_row() -> None:
     found = made(basis(), inference_tokens=1e12, unique_tokens=1e10)
-    point = plan.plan(BESIROGLU, 1e22, overtrain=1.0, inference_tokens=1e12, unique_tokens=1e10)
+    point = plan(BESIROGLU, 1e22, overtrain=1.0, inference_tokens=1e12, unique_tokens=1e10)
     for option, same in zip(found.options, point.options, strict=True):
         assert (option.params, option.tokens, option.loss) == pytest.approx((same.params, same.tokens, same.loss))
         assert option.training_flops == pytest.approx(same.training_flops)
@@ -229,13 +229,13 @@ def test_intervals_are_of_the_draws_and_points_of_the_first_row() -> None:
         assert option.epochs == (None if same.epochs is None else pytest.approx(same.epochs))
         assert option.shapes[0].params / option.params == pytest.approx(1.0, abs=0.05)
     first = found.options[0]
-    draws = [plan.plan({**BESIROGLU, "B": BESIROGLU["B"] * k}, 1e22).options[0] for k in (1.5, 2.0)]
+    draws = [plan({**BESIROGLU, "B": BESIROGLU["B"] * k}, 1e22).options[0] for k in (1.5, 2.0)]
     for name in ("params", "tokens", "tokens_per_param", "loss"):
         ends = resampling.interval(np.array([getattr(draw, name) for draw in draws]), getattr(first, name))
         assert first.intervals[name] == pytest.approx(ends, rel=1e-6)
     alone, *_ = made(basis(law=Closed(np.array([list(BESIROGLU.values())])))).options
     assert alone.intervals["params"] is None
-    shown = plan.text(found).splitlines()
+    shown = text(found).splitlines()
     assert shown[1].startswith("budget    1e22 FLOPs, 10x the largest run; 27.8K GPU-hours at 1e14 FLOP/s a GPU")
     assert shown[4] == f"  parameters            {shown[4].split()[1]}  ({shown[4].split('(')[1]}"
     assert " to " in shown[4]
@@ -245,7 +245,7 @@ def test_a_budget_that_only_the_law_itself_answers_is_planned() -> None:
     """Draws without a best size leave the point as it is; a point without one is an error."""
     none = {**BESIROGLU, "A": 0.0}
     law = np.array([list(BESIROGLU.values()), list(none.values())])
-    assert made(basis(law=Closed(law))).options[0].params == pytest.approx(plan.plan(BESIROGLU, 1e22).options[0].params)
+    assert made(basis(law=Closed(law))).options[0].params == pytest.approx(plan(BESIROGLU, 1e22).options[0].params)
     with pytest.raises(ValueError, match="no best size"):
         made(basis(law=Closed(law[::-1])))
 
@@ -255,7 +255,7 @@ def test_a_budget_that_only_the_law_itself_answers_is_planned() -> None:
     [(5.5e10, []), (5e10, ["4.4 epochs: beyond 4"]), (1.8e10, ["14.9 epochs: beyond"]), (1.4e10, ["20 epochs: rep"])],
 )
 def test_epochs_beyond_four_and_sixteen_are_said(unique: float, starts: list[str]) -> None:
-    law = plan.from_constants(BESIROGLU)
+    law = from_constants(BESIROGLU)
     found = made(law, unique_tokens=unique, repeats={"R_D": 15.4, "R_N": 5.31}).options[1]
     assert [note[: len(start)] for note, start in zip(found.notes, starts, strict=True)] == starts, found.notes
 
@@ -296,7 +296,7 @@ def test_what_is_said_of_other_laws(laws: list[tuple[str, float, float, str]], s
 def test_other_laws_as_lines() -> None:
     given = ("chinchilla", 1.0, 1.5, ""), ("farseer", 1.0, 0.0, "flat"), ("kaplan_floor", 0.0, 20.0, "")
     found = made(basis(beside=others(*given)))
-    lines = plan.text(found).splitlines()
+    lines = text(found).splitlines()
     at = lines.index("training-only by other laws through the same runs (least squares), the best by AICc first:")
     same = "   9.12B parameters, 20.1 tokens per parameter, loss 2.140"
     assert [line for line in lines[at + 1 :] if line] == [
@@ -304,6 +304,6 @@ def test_other_laws_as_lines() -> None:
         f"  chinchilla              {same}  (AICc 1.50 behind)",
         "  kaplan_floor            no best size  (AICc 20.0 behind; does not qualify: no best size for this budget)",
     ]
-    two = plan.text(made(basis(beside=others(*given[:2])))).splitlines()
+    two = text(made(basis(beside=others(*given[:2])))).splitlines()
     assert len(two) == len(lines) - 1
-    assert "other laws" not in plan.text(made(basis(beside=others(given[0])))), "the law itself is no other"
+    assert "other laws" not in text(made(basis(beside=others(given[0])))), "the law itself is no other"

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import plan
 from analysis.approaches import loss_laws, optimum
 from analysis.approaches.cost import Cost
 from analysis.diagnostics import backtest
@@ -19,6 +18,7 @@ from analysis.estimation import objectives
 from analysis.inputs import frame
 from analysis.inputs.rows import from_csv
 from analysis.laws.registry import FORMS
+from analysis.plan import main, plan
 from analysis.planning import shapes
 from analysis.text import commandline
 from tests.analysis import studies
@@ -43,8 +43,8 @@ def test_training_only_is_the_lowest_loss_of_the_budget() -> None:
 
 def test_a_budget_may_be_a_whole_number() -> None:
     law = dict(zip(("E", "A", "B", "alpha", "beta"), map(float, BESIROGLU[0]), strict=True))
-    found = plan.plan(law, 576 * 10**21)
-    assert found == plan.plan(law, 5.76e23)
+    found = plan(law, 576 * 10**21)
+    assert found == plan(law, 5.76e23)
     assert isinstance(found.budget_flops, float)
 
 
@@ -136,7 +136,7 @@ def test_the_command_plans_from_runs_and_writes_what_it_said(
     studies.isoflop(1, noise=0.002).to_csv(tmp_path / "a.csv", index=False)
     given = [f"runs={tmp_path / 'a.csv'}", "gpu_hours=2", "mfu=40%", "peak=1e12", "unique_tokens=1e9",
              "inference_tokens=1e12", "resamples=60", f"out={tmp_path}"]  # fmt: skip
-    assert plan.main(given) == 0
+    assert main(given) == 0
     said = capsys.readouterr().out
     assert "limited data" in said
     found = json.loads((tmp_path / "plan.json").read_text())
@@ -160,7 +160,7 @@ def test_the_command_plans_from_runs_and_writes_what_it_said(
     ],
 )
 def test_what_is_wrong_is_named(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan.main(given) == 2
+    assert main(given) == 2
     assert message in capsys.readouterr().err
 
 
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_named(given: list[str], message: str, capsys: pytest.C
 def test_plans_are_asked_for_in_positive_numbers(asked: dict[str, Any], message: str) -> None:
     law = dict(zip(("E", "A", "B", "alpha", "beta"), map(float, BESIROGLU[0]), strict=True))
     with pytest.raises(ValueError, match=message):
-        plan.plan(law, **{"budget": 1e23, **asked})
+        plan(law, **{"budget": 1e23, **asked})
 
 
 def test_a_form_by_search_plans_like_the_closed_surface() -> None:
@@ -209,10 +209,10 @@ def test_plans_rest_on_every_form_of_parameters_and_tokens(tmp_path: Path) -> No
     }  # fmt: skip
     table = studies.isoflop(3, noise=0.001, budgets=(1e17, 1e18, 1e19, 1e20), law=(1.7, 400.0, 900.0, 0.34, 0.3))
     made = read(table.assign(unique_tokens=table["tokens"]), tmp_path)
-    closed = plan.plan(made, 1e20, resamples=0)
+    closed = plan(made, 1e20, resamples=0)
     truth = closed.options[0]
     for form, asked in forms.items():
-        found = plan.plan(made, 1e20, form=form, resamples=0, beside=(), strict=False, inference_tokens=1e11, **asked)
+        found = plan(made, 1e20, form=form, resamples=0, beside=(), strict=False, inference_tokens=1e11, **asked)
         assert found.form == form
         assert [o.name for o in found.options][:3] == ["training-only", "over-trained", "inference"]
         if form != "kaplan":  # which has no floor, and so another size
@@ -226,13 +226,13 @@ def test_plans_rest_on_every_form_of_parameters_and_tokens(tmp_path: Path) -> No
 def test_a_form_that_gives_no_size_or_reads_more_is_named(tmp_path: Path) -> None:
     made = read(studies.isoflop(3), tmp_path)
     with pytest.raises(ValueError, match="gives no loss of N and D to plan with; use one of chinchilla"):
-        plan.plan(made, 1e14, form="compute")
+        plan(made, 1e14, form="compute")
     with pytest.raises(ValueError, match=r"form=precision reads .*say for which with at="):
-        plan.plan(made, 1e14, form="precision")
+        plan(made, 1e14, form="precision")
     with pytest.raises(ValueError, match="form=farseer does not read it"):
-        plan.plan(made, 1e14, form="farseer", at={"experts": 8.0})
+        plan(made, 1e14, form="farseer", at={"experts": 8.0})
     with pytest.raises(ValueError, match="lacks N_c, alpha_N"):
-        plan.plan({"D_c": 1e13, "alpha_D": 0.1}, 1e20, form="kaplan")
+        plan({"D_c": 1e13, "alpha_D": 0.1}, 1e20, form="kaplan")
 
 
 def flat_terms() -> pd.DataFrame:
@@ -247,7 +247,7 @@ def test_no_plan_rests_on_a_law_that_the_runs_do_not_identify(
     """It is refused with the reason and the exit code of a question that the runs do not answer."""
     flat_terms().to_csv(tmp_path / "a.csv", index=False)
     given = [f"runs={tmp_path / 'a.csv'}", "budget=1e15", "resamples=30"]
-    assert plan.main(given) == commandline.UNANSWERED
+    assert main(given) == commandline.UNANSWERED
     said = capsys.readouterr().err
     assert "no law of these runs qualifies for a plan (chinchilla:" in said
     assert "not identified" in said
@@ -256,11 +256,11 @@ def test_no_plan_rests_on_a_law_that_the_runs_do_not_identify(
 
 def test_a_law_that_qualifies_takes_the_place_of_one_that_does_not(tmp_path: Path) -> None:
     made = read(studies.isoflop(1, noise=0.002), tmp_path)
-    found = plan.plan(made, 1e15, form="chinchilla_interaction", resamples=30)
+    found = plan(made, 1e15, form="chinchilla_interaction", resamples=30)
     assert found.form != "chinchilla_interaction"
     assert found.notes[0].startswith("chinchilla_interaction does not qualify for a plan (")
     assert found.notes[0].endswith(f"this one rests on {found.form}")
-    asked = plan.plan(made, 1e15, form="chinchilla_interaction", resamples=30, strict=False)
+    asked = plan(made, 1e15, form="chinchilla_interaction", resamples=30, strict=False)
     assert asked.form == "chinchilla_interaction"
     assert asked.notes[0].startswith("no advice: chinchilla_interaction does not qualify")
 
@@ -268,14 +268,14 @@ def test_a_law_that_qualifies_takes_the_place_of_one_that_does_not(tmp_path: Pat
 def test_a_law_of_compute_alone_takes_no_other_s_place() -> None:
     made = frame.from_csv(Path("docs/example-runs.csv"))
     with pytest.raises(commandline.UnansweredError, match="compute: it gives no loss of N and D"):
-        plan.plan(made, 1e23, form="farseer", resamples=0, beside=("compute",))
+        plan(made, 1e23, form="farseer", resamples=0, beside=("compute",))
 
 
 def test_runs_without_a_backtest_hold_no_plan(tmp_path: Path) -> None:
     table = studies.isoflop(1, noise=0.001, budgets=(1e12, 1.02e12, 1.04e12))
     made = read(table, tmp_path)
     with pytest.raises(commandline.UnansweredError, match="qualifies"):
-        plan.plan(made, 1e13, resamples=0, beside=())
+        plan(made, 1e13, resamples=0, beside=())
     from analysis.diagnostics import qualify
     from analysis.inference.fit_law import fit_law
 
@@ -287,7 +287,7 @@ def test_runs_without_a_backtest_hold_no_plan(tmp_path: Path) -> None:
 def test_the_public_points_are_planned_as_their_law_is_known(tmp_path: Path) -> None:
     """At 5.76e23 FLOPs: about 70B parameters and 20 tokens each, whatever fits better and cannot be."""
     made = read(studies.chinchilla()[["params", "tokens", "flops", "loss"]], tmp_path)
-    found = plan.plan(made, 5.76e23, resamples=0)
+    found = plan(made, 5.76e23, resamples=0)
     best = found.options[0]
     assert 60e9 < best.params < 80e9
     assert 15 < best.tokens_per_param < 25
