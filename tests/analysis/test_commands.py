@@ -52,6 +52,7 @@ def test_a_key_that_is_not_there_and_a_file_that_is_not_there_are_named(
 
 
 EXAMPLES = (
+    "backtest", "compare", "next",
     "approaches.comparison", "approaches.cost", "approaches.curves", "approaches.envelope", "approaches.isoflop",
     "approaches.optimum", "approaches.settings", "diagnostics.backtest", "diagnostics.schedule",
     "diagnostics.sensitivity", "fit", "inference.fit_law", "inference.selection", "inputs.rows", "inputs.tables",
