@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.inputs.columns import BITS_PER_BYTE, COMPARABLE_IN_BITS, empty
 from analysis.results import load
 from analysis.text import commandline, numbers
 from analysis.text.commandline import Key
@@ -117,6 +116,8 @@ def text(found: Score, unit: str, show: int) -> str:
 
 def _other_corpora(fitted: pd.DataFrame, new: pd.DataFrame) -> tuple[str, ...]:
     """Return how tokenizer, corpus and validation set of the rows differ from the fit's; nothing in bits per byte."""
+    from analysis.inputs.columns import BITS_PER_BYTE, COMPARABLE_IN_BITS, empty
+
     if (new["loss_unit"] == BITS_PER_BYTE).all():
         return ()
     found = []
