@@ -131,7 +131,7 @@ def next_runs(
     Examples
     --------
     >>> import analysis as sa
-    >>> sa.next_runs("docs/example-runs.csv", target=1e22, count=2).frame["flops"].count()
+    >>> len(sa.next_runs("docs/example-runs.csv", target=1e22, count=2).frame)
     2
     """
     from analysis.planning.next_runs import next_runs as chosen
