@@ -238,7 +238,7 @@ def test_load_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         study_result.load(path)
     path.write_text("{")
-    with pytest.raises(ValueError, match="is no fit.json"):
+    with pytest.raises(ValueError, match=r"is no fit\.json"):
         study_result.load(path)
     path.write_text('{"format": 99}')
     with pytest.raises(ValueError, match="format 99"):
