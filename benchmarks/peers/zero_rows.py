@@ -22,12 +22,10 @@ LIBRARIES: Sequence[str] = ("ours", "deepspeed")
 STAGES, RANKS = (3, 2, 1), 2
 BUCKET = 500_000_000
 """Numbers of DeepSpeed's buckets: reduce_bucket_size and allgather_bucket_size, by default 5e8."""
-LIVE = 1_000_000_000
-"""Numbers of gathered weights beyond which DeepSpeed gathers none ahead: stage3_max_live_parameters, by default 1e9."""
+LIMITS = Limits()
+"""What decides which weights stage 3 gathers and keeps, at DeepSpeed's defaults."""
 GROUP = 1_000_000_000
 """Numbers that DeepSpeed's stage 3 updates at once: sub_group_size, by default 1e9."""
-SMALL = 100_000
-"""Numbers up to which stage 3 keeps a weight whole: stage3_param_persistence_threshold, by default 1e5."""
 REPLACED = ("weights", "moments", "gradients", "gathered", "gradient buffers", "casts", "update")
 """Components of our sheet that the library decides on; the others are the module's."""
 
@@ -194,9 +192,9 @@ def states_of(row: Row) -> int:
 def persistent(row: Row) -> int:
     """Return how many numbers DeepSpeed's stage 3 never frees: weights of at most 1e5 (param_persistence_threshold)."""
     shape = SHAPES[row.shape]
-    of_blocks = sum(one.numbers for one in block_weights(shape.model).values() if one.numbers <= SMALL)
+    of_blocks = sum(one.numbers for one in block_weights(shape.model).values() if one.numbers <= LIMITS.small)
     ends = end_weights(shape.model, shape.vocabulary).values()
-    return shape.model.layers * of_blocks + sum(one.numbers for one in ends if one.numbers <= SMALL)
+    return shape.model.layers * of_blocks + sum(one.numbers for one in ends if one.numbers <= LIMITS.small)
 
 
 def fetches(row: Row) -> tuple[Sequence[Use], Gathered] | None:
@@ -205,7 +203,7 @@ def fetches(row: Row) -> tuple[Sequence[Use], Gathered] | None:
     if any(one.startswith("memory.checkpointing=") for one in row.settings):
         return None
     order = uses(SHAPES[row.shape].model, SHAPES[row.shape].vocabulary)
-    return order, gathered(order, Limits())
+    return order, gathered(order, LIMITS)
 
 
 def deepspeed_moments(row: Row, ours: Sheet) -> dict[str, int]:
@@ -217,21 +215,19 @@ def deepspeed_moments(row: Row, ours: Sheet) -> dict[str, int]:
     filled, gradients stay cut (2) or whole (1), and the update has fp32 gradients of this rank's share.
     """
     total, each, stage, share = numbers(row), number_bytes(row), stage_of(row), numbers(row) // row.gpus
-    states = states_of(row)
-    whole = {moment.name: min(total, LIVE) - persistent(row) for moment in ours.moments}
+    states, whole = states_of(row), {}
     if stage == 3:
-        whole |= _whole(row)
-        update = states + (4 + each % 4) * min(share, GROUP)
+        whole = {moment.name: min(total, LIMITS.live) - persistent(row) for moment in ours.moments} | _whole(row)
+        narrow = each if each < 4 else 0  # fp32 gradients are no copy in another format
+        update = states + (4 + narrow) * min(share, GROUP)
     else:
-        gradients = each * (share if stage == 2 else total)
-        states += gradients
+        states += each * (share if stage == 2 else total)
         update = states + 4 * share
     found = {}
     for moment in ours.moments:
         module = sum(size for name, size in moment.parts.items() if name not in REPLACED)
-        during = states + each * (whole[moment.name] if stage == 3 else 0)
-        packed = moment.name != "loss" and _made(row, moment.name) > BUCKET
-        during += each * min(total, BUCKET) if packed or stage < 3 else 0
+        packed = stage < 3 or (moment.name != "loss" and _made(row, moment.name) > BUCKET)
+        during = states + each * whole.get(moment.name, 0) + (each * min(total, BUCKET) if packed else 0)
         found[moment.name] = module + (update if moment.name == "update" else during)
     return found
 
@@ -274,5 +270,5 @@ def deepspeed_sends(row: Row) -> float:
     if stage_of(row) < 3:
         return each * share * 3 * total
     known = fetches(row)
-    once = total + max(0, total - LIVE) if known is None else sum(known[1].sizes) + persistent(row)
+    once = total + max(0, total - LIMITS.live) if known is None else sum(known[1].sizes) + persistent(row)
     return each * share * (once + total)
