@@ -51,11 +51,7 @@ def wrap(blocks: Sequence[nn.Module], chosen: Sequence[str], compiled: CompileCo
             block.forward = types.MethodType(_full, block)
         compile_blocks([block], compiled)
         if mode == FULL and not compiled.cuda_graphs:
-            block.forward = _recomputed(block.forward)
-
-
-def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    return functools.partial(_checkpoint, forward)
+            block.forward = functools.partial(_checkpoint, block.forward)
 
 
 def _full(self: nn.Module, *args: Any) -> Any:
