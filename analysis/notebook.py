@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from analysis.results.study_fit import Parts
 
 COMMAND_ONLY = ("runs", "out", "report")
-MAPPINGS = ("columns", "where")
-"""Options that may be a mapping too."""
 
 
 def load(runs: Runs, **options: Any) -> pd.DataFrame:
@@ -126,13 +124,14 @@ def fit(
     >>> fit.optimum(1e22).tokens_per_param > 15
     True
     """
+    from analysis.inputs.dataset import is_tidy
     from analysis.results import load as reading
     from analysis.results.fitted import fitted
 
     named = {"form": form, "approach": approach, "loss": loss, "interval": interval, "budget": budget}
     asked = _asked({**options, **named, "resamples": resamples, "seed": seed, "sensitivity": sensitivity})
     source = reading.source(runs)
-    loaded = reading.is_tidy(source.get("table"))
+    loaded = is_tidy(source.get("table"))
     frame = source["table"] if loaded else reading.load_frame({**asked, **source})
     asked["runs"] = source["runs"] if "table" not in source else ""
     return StudyFit(*fitted(frame, asked), frame, asked)
@@ -144,8 +143,6 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
     from analysis.text import commandline
 
     known = {key.name: key for key in KEYS if key.name not in COMMAND_ONLY}
-    pairs = {name: value for name, value in options.items() if name in MAPPINGS and isinstance(value, Mapping)}
-    options = {**options, **{name: ",".join(f"{a}:{b}" for a, b in value.items()) for name, value in pairs.items()}}
     read = {name: value for name, value in options.items() if name not in known or isinstance(value, (str, int, float))}
     asked = commandline.parse([f"{name}={value}" for name, value in read.items()], tuple(known.values()))
     asked |= {name: value for name, value in options.items() if name not in read}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.inputs.dataset import SAME_SIZE, Array, Index, Rows, clusters, rows
+from analysis.inputs.dataset import SAME_SIZE, Array, Index, Rows, clusters, is_tidy, rows
 from analysis.laws.base import Form
 
 SIZES = ("params", "params_active", "params_non_embedding")
@@ -22,7 +22,7 @@ def table(runs: Any) -> Any:
     """
     if isinstance(runs, (str, Path)):
         raise ValueError(f"runs={runs} is a name, and a table is needed: analysis.load({str(runs)!r})")
-    if not isinstance(runs, Rows) and {"used", "drop_code"} <= set(runs):
+    if is_tidy(runs):
         return runs[runs["used"].astype(bool)]
     return runs
 

@@ -151,3 +151,8 @@ def clusters(values: Array, tolerance: float) -> Index:
             number, first = number + 1, logs[i]
         out[i], before = number, logs[i]
     return out
+
+
+def is_tidy(table: object) -> bool:
+    """Return whether this is a frame that `analysis.load` returned: its rows are judged."""
+    return {"used", "drop_code"} <= set(getattr(table, "columns", ()))

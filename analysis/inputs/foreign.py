@@ -47,20 +47,20 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 FRACTIONS = ("loss", "error", "bits_per_byte", "lr")
 """Quantities in which a comma before three digits is no sign of thousands."""
 SHOWN = 30
+_PAIRS = re.compile(r",(?=[^,:]+:)")
 
 
-def pairs(key: str, text: str, known: Sequence[str], what: str) -> dict[str, str]:
-    """Return "ours:theirs,ours:theirs" as a mapping; their names may hold commas and colons.
+def pairs(key: str, text: str | Mapping[str, object], known: Sequence[str], what: str) -> dict[str, str]:
+    """Return "ours:theirs,ours:theirs", or a mapping already, as one of texts; their names may hold commas and colons.
 
     Of `known` names none may stand on the right where the left is not one: that is a mapping the wrong way round.
     """
     if not text:
         return {}
-    parts = re.split(r",(?=[^,:]+:)", text)
+    parts = text.items() if isinstance(text, Mapping) else (p.partition(":")[::2] for p in _PAIRS.split(text))
     found: dict[str, str] = {}
-    for part in parts:
-        left, colon, right = (piece.strip() for piece in part.partition(":"))
-        if not colon or not left or not right:
+    for left, right in ((str(name).strip(), str(value).strip()) for name, value in parts):
+        if not left or not right:
             raise ValueError(f"{key}={text}: write {key}=NAME:VALUE,NAME:VALUE ({what})")
         if known and left not in known and right in known:
             raise ValueError(f"{key}={text}: our name comes first: write {key}={right}:{left} ({what})")

@@ -13,7 +13,6 @@ the variance of ln L at the target, within basins (V-optimal) and between them (
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.estimation import fit_problem
 from analysis.text import numbers
+from analysis.text.preformatted import Preformatted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ class Share:
 
 
 @dataclass(frozen=True, repr=False)
-class Next:
+class Next(Preformatted):
     """The proposal: runs in order of choice, target [FLOPs], its loss, the sd of ln of that now and after.
 
     `print` shows it as `python -m analysis.next` does.
@@ -111,10 +111,6 @@ class Next:
         from analysis.planning.next_text import text
 
         return text(self)
-
-    def _repr_html_(self) -> str:
-        """Return the proposal for a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def next_runs(

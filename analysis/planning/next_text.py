@@ -26,13 +26,13 @@ def line(found: Next) -> str:
     )
 
 
-def text(found: Next, unit: str = "") -> str:
-    """Return the proposal as lines for a terminal; `unit` is that of the loss, by default the proposal's own."""
+def text(found: Next) -> str:
+    """Return the proposal as lines for a terminal."""
     low, high = (found.loss * math.exp(s * 1.96 * found.sd_now) for s in (-1, 1))
     low_after, high_after = (found.loss * math.exp(s * 1.96 * found.sd_after) for s in (-1, 1))
     lines = [
         f"target    {numbers.flops(found.target)}, {numbers.count(found.target_params)} parameters: loss "
-        f"{numbers.number(found.loss, 4)} {unit or found.loss_unit}",
+        f"{numbers.number(found.loss, 4)} {found.loss_unit}",
         f"now       {numbers.number(low, 4)} to {numbers.number(high, 4)} (95 %, "
         f"{numbers.counted(found.basins, 'basin')})",
         f"then      {numbers.number(low_after, 4)} to {numbers.number(high_after, 4)} after the runs below",

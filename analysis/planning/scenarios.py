@@ -7,13 +7,13 @@ training-only: min over N of E + A/N^alpha + B/D^beta at cost(N) D = C; inferenc
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from analysis.text import numbers
+from analysis.text.preformatted import Preformatted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ class OtherLaw:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Preformatted):
     """All options for a budget, the law that they rest on and how far it is from the runs; `print` shows all of it."""
 
     source: str
@@ -133,10 +133,6 @@ class Plan:
         from analysis.planning.plan_text import text
 
         return text(self)
-
-    def _repr_html_(self) -> str:
-        """Return every option for a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:

@@ -122,14 +122,11 @@ def source(runs: Any) -> dict[str, Any]:
     return {"runs": TABLE, "table": runs}
 
 
-def is_tidy(table: Any) -> bool:
-    """Return whether this is a frame that was loaded already: rows are judged."""
-    return {"used", "drop_code"} <= set(getattr(table, "columns", ()))
-
-
 def tidy(runs: Runs) -> pd.DataFrame:
     """Return the tidy frame of what a function is given: a name, a table, a frame that was loaded, or a fit."""
     import pandas as pd
+
+    from analysis.inputs.dataset import is_tidy
 
     kept = getattr(runs, "frame", None)
     given = kept if isinstance(kept, pd.DataFrame) else runs

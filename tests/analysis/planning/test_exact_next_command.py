@@ -32,19 +32,19 @@ prior     alpha 0.34 +- 0.06 (published laws; the runs add to it)
 
 def test_a_proposal_word_for_word() -> None:
     """The interval is 2.5 e^(-+1.96 sd)."""
-    assert text(FOUND, "nats per token") == SAID
-    free = text(replace(FOUND, prior="", basins=2), "bits per byte").splitlines()
+    assert text(FOUND) == SAID
+    free = text(replace(FOUND, prior="", basins=2, loss_unit="bits per byte")).splitlines()
     assert free[0].endswith("loss 2.500 bits per byte")
     assert free[1].endswith("(95 %, 2 basins)")
     assert free[2:5] == [*SAID.splitlines()[2:3], *SAID.splitlines()[4:6]]
-    assert text(replace(FOUND, simulation=SHARE), "nats per token").startswith(f"{SAID}\n\nsimulated: ")
+    assert text(replace(FOUND, simulation=SHARE)).startswith(f"{SAID}\n\nsimulated: ")
 
 
 def test_runs_far_from_the_targets_ratio_come_with_the_reason() -> None:
     """0.17 tokens per parameter for a target at 20; 150 are within the factor of ten."""
     odd = replace(FIRST, params=1e7, tokens=1.7e6)
     found = replace(FOUND, runs=(odd, replace(SECOND, tokens=6e8)), target_ratio=20.0, done_ratios=(0.15, 300.0))
-    said = " ".join(text(found, "nats per token").partition("\nwhy: ")[2].split())
+    said = " ".join(text(found).partition("\nwhy: ")[2].split())
     assert said.startswith(
         "tokens per parameter 0.17 (run 1) are far from the target's 20. These runs are not proposed"
     )
@@ -78,7 +78,7 @@ def test_ratios_that_are_none_are_named(text: str, words: str, capsys: pytest.Ca
     ],
 )  # fmt: skip
 def test_what_a_simulation_found(changed: dict[str, Any], words: str) -> None:
-    said = text(replace(FOUND, simulation=replace(SHARE, **changed)), "nats per token").splitlines()[-1]
+    said = text(replace(FOUND, simulation=replace(SHARE, **changed))).splitlines()[-1]
     assert said.startswith(words)
     if changed in ({}, {"share": None}):
         assert said == words
