@@ -58,7 +58,7 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if not name.endswith(FILES):
-            raise ValueError(f"runs={path} is no table; give one as .csv, or one of {', '.join(FILES)}") from None
+            raise ValueError(f"runs={path} is no table; give one as .csv, or one of {', '.join(FILES[1:])}") from None
         hint = "; quote cells that hold the separator, or separate columns by ;" if "Expected" in first else ""
         raise ValueError(f"runs={path} cannot be read as {path.suffix.lstrip('.')}: {first}{hint}") from None
     return tidied(table, path)
