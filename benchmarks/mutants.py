@@ -2,16 +2,16 @@
 
 All tests are imported and collected once, and it is noted which functions each of them enters (kept in `--reach`). Each
 mutant (`benchmarks._mutations`) is put into a fork of that process, its functions' code swapped, and meets those of its
-module's tests (TESTS) that enter the changed function, the quickest first, until one fails: killed. What runs when its
-module is imported cannot be swapped: such a mutant is imported anew (all are with `--anew`, which is slow). One that
-takes ten times the CPU seconds of its tests, and some besides, is a timeout, which counts neither as killed nor as
-survived. One that no test notices survives, and is printed, unless `benchmarks/mutants_equivalent.txt` says why it
-changes nothing that counts.
+module's tests (`benchmarks._pure_parts`) that enter the changed function, the quickest first, until one fails: killed.
+What runs when its module is imported cannot be swapped: such a mutant is imported anew (all are with `--anew`, which is
+slow). One that takes ten times the CPU seconds of its tests, and some besides, is a timeout, which counts neither as
+killed nor as survived. One that no test notices survives, and is printed, unless `benchmarks/mutants_equivalent.txt`
+says why it changes nothing that counts.
 
-MODULE: a file or folder (all of TESTS if none). `--sample 30` takes that many mutants of each file, at random;
+MODULE: a file or folder (all if none). `--sample 30` takes that many mutants of each file, at random;
 `--share 3/8` every eighth mutant from the third on, for several machines; `--seconds` ends it cleanly with what it has;
-`--out` keeps the answers, and goes on where it stopped. `--tests` asks other tests than TESTS says; `--list` prints the
-mutants and tries none.
+`--out` keeps the answers, and goes on where it stopped. `--tests` asks other tests than the module's; `--list` prints
+the mutants and tries none.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from pathlib import Path
 
 from benchmarks._collected import ANEW, FAILED, Collected, Task
 from benchmarks._mutations import Mutant, mutants
+from benchmarks._pure_parts import TESTS
 from benchmarks._reach import Reach, by_file, chosen
 from benchmarks._swap import ROOT, pairs
 from benchmarks._trial import Children, anew, preload
@@ -42,105 +43,6 @@ from train.spec.command_line import Parser
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
 IMPORT_SECONDS = 60.0
 """CPU seconds besides those of the tests that a mutant may take that is imported anew."""
-SPEC = ("tests/train/spec",)
-ACCOUNTING = ("tests/train/spec/accounting", "tests/benchmarks/test_memory_predicted.py")
-COMMUNICATION = ("tests/train/spec/communication", "tests/train/parallel/test_parallel_traffic.py")
-STEP_TIME = ("tests/train/spec/step_time", "tests/benchmarks/test_step_time_predicted.py")
-HEALTH = tuple(f"tests/train/health/test_health_{name}.py" for name in ("decisions", "tokens", "inside", "monitor"))
-OPTIM = (
-    "tests/train/optim/test_optim_rules.py",
-    "tests/train/optim/test_optim_param_groups.py",
-    "tests/train/optim/test_optim_steps.py",
-    "tests/train/spec/test_spec_recipe.py",
-)
-ANALYSIS = (*(str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/analysis").rglob("test_exact_*.py"))),
-            *(f"tests/analysis/{name}.py" for name in (
-    "approaches/test_approaches", "approaches/test_curves", "approaches/test_settings", "approaches/test_surface",
-    "approaches/test_valleys", "diagnostics/test_suspects", "estimation/test_engine", "estimation/test_newton",
-    "estimation/test_ties", "inference/test_intervals", "inference/test_law", "inference/test_pitfalls",
-    "inference/test_anywhere", "inference/test_scatter", "inference/test_simulation", "inputs/test_foreign",
-    "inputs/test_frame", "laws/test_forms", "laws/test_formulas", "planning/test_next", "planning/test_plans",
-    "report/test_sentences", "report/test_summary", "results/test_as_asked", "results/test_fit", "test_commands",
-    "test_precision", "test_score", "text/test_human",
-)))  # fmt: skip
-SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
-    "asha_auto", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit",
-    "pbt_decisions", "replay", "rungs", "samplers", "schedulers", "space", "trials",
-))  # fmt: skip
-STUDY = tuple(f"tests/study/{name}.py" for name in (
-    "reconcile/test_reconcile_retry", "reconcile/test_reconcile_disk", "reconcile/test_reconcile_last",
-    "reconcile/test_reconcile_decide", "reconcile/test_reconcile_two_phase", "job/test_job", "job/test_job_blame",
-    "job/test_job_ranks", "failures/test_failures_kinds", "failures/test_failures_retry_policy",
-    "commands/test_commands_shown", "executors/test_executors_limits", "status/test_status_filters",
-    "status/test_status_selection", "storage/test_storage_hostile", "storage/test_storage_study_names",
-    "records/test_records_lineage", "records/test_records_outcomes", "records/test_records_point",
-    "sweep/test_sweep_table", "test_text", "test_text_numbers", "search/test_search_retry",
-    "search/test_search_outlook", "search/test_search_shown",
-))  # fmt: skip
-TESTS: dict[str, tuple[str, ...]] = {
-    **{f"train/spec/{name}.py": SPEC for name in (
-        "counts", "decoder", "deprecated", "device_peaks", "footprint", "from_mapping", "later", "lineage", "mesh",
-        "mup", "pipeline_layout", "precision", "recipe", "resolve", "scaling_rules", "yamlfile",
-    )},
-    **{f"train/spec/accounting/{name}.py": ACCOUNTING for name in (
-        "flops", "held", "inference", "kept", "kv_cache", "outside", "parameters", "planned", "shapes", "step",
-    )},
-    **{f"train/spec/communication/{name}.py": COMMUNICATION for name in (
-        "cluster", "costs", "data_parallel", "experts", "fit", "layers", "messages", "stages", "step",
-    )},
-    **{f"train/spec/step_time/{name}.py": STEP_TIME for name in (
-        "attention", "block", "copies", "device", "ends", "host", "overlap", "predict", "products", "recompute",
-        "result", "timeline", "update",
-    )},
-    "train/spec/schedule.py": ("tests/train/spec/test_spec_schedule.py", "tests/train/test_branch.py"),
-    "train/metrics/file.py": ("tests/train/metrics/test_metrics_file.py",),
-    **{f"train/health/{name}.py": HEALTH for name in (
-        "layer_statistics", "loss_spikes", "monitor", "nonfinite", "repeat_step", "replica_hashes", "shard_names",
-        "tensor_hash", "token_entropy",
-    )},
-    **{f"train/optim/{name}.py": OPTIM for name in (
-        "adamw", "muon", "param_groups", "sgd",
-    )},
-    "analysis/inputs/recorded.py": (
-        "tests/train/metrics/test_metrics_file.py", "tests/study/tracking/test_tracking_metrics_reader.py",
-        "tests/study/search/test_search_curves.py",
-    ),
-    **{f"analysis/{name}.py": ANALYSIS for name in (
-        "approaches/comparison", "approaches/compute_optimal", "approaches/cost", "approaches/curves",
-        "approaches/envelope", "approaches/frontier", "approaches/frontier_path", "approaches/isoflop",
-        "approaches/loss_laws", "approaches/optimum", "approaches/parabola", "approaches/parametric",
-        "approaches/power_laws", "approaches/settings", "approaches/surface", "approaches/valley_findings",
-        "approaches/valleys", "backtest", "diagnostics/backtest", "diagnostics/findings", "diagnostics/qualify",
-        "diagnostics/schedule", "diagnostics/sensitivity", "diagnostics/suspects", "estimation/constraints",
-        "estimation/fit_problem", "estimation/multistart", "estimation/newton", "estimation/objectives",
-        "estimation/observations", "estimation/optimizer", "estimation/ties", "inference/akaike",
-        "inference/covariance", "inference/coverage", "inference/error_draws", "inference/estimate",
-        "inference/findings", "inference/fit_law", "inference/flat", "inference/identifiability",
-        "inference/inferred_law", "inference/intervals", "inference/law_result", "inference/prediction",
-        "inference/profile_likelihood", "inference/refusals", "inference/resample_findings", "inference/resampling",
-        "inference/scatter", "inference/selection", "inputs/dataset", "inputs/gaps", "laws/base", "laws/broken",
-        "laws/data_constrained", "laws/downstream", "laws/dual", "laws/farseer", "laws/kaplan", "laws/moe",
-        "laws/multi_power", "laws/overtraining", "laws/quantization", "laws/settings", "laws/sum_of_powers", "next",
-        "plan", "planning/basis", "planning/candidates", "planning/next_runs", "planning/posterior", "planning/priors",
-        "planning/recommend", "planning/scenarios", "planning/shapes", "planning/study_config", "precision",
-        "results/evidence", "score",
-    )},
-    **{f"sweeps/{name}.py": SWEEPS for name in (
-        "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "history",
-        "rank_correlation", "rungs", "samplers/base", "samplers/grid", "samplers/random", "samplers/rung_density",
-        "samplers/sobol",
-        "schedulers/asha_auto", "schedulers/asha_guarded", "schedulers/asha_promotion", "schedulers/asha_stopping",
-        "schedulers/base", "schedulers/drifting_gp", "schedulers/hyperband", "schedulers/pb2", "schedulers/pbt",
-        "schedulers/random", "space",
-    )},
-    **{f"study/{name}.py": STUDY for name in (
-        "failures/kinds", "failures/retry_policy", "reconcile/decide", "reconcile/failures", "reconcile/two_phase",
-        "records/frozen_config", "records/outcomes", "records/point", "search/retry", "status/filters",
-        "status/selection", "storage/study_names", "text",
-    )},
-}  # fmt: skip
-"""Files whose mutants are made, with the tests that should notice them. Of tests that others' machines cannot run
-(without Hydra, say) a word is printed, and they notice nothing."""
 
 
 def wanted(modules: Iterable[str]) -> list[str]:
@@ -149,7 +51,7 @@ def wanted(modules: Iterable[str]) -> list[str]:
     for name in modules:
         found = [path for path in TESTS if path == name or path.startswith(name.rstrip("/") + "/")]
         if not found:
-            raise ValueError(f"{name} has no tests in benchmarks/mutants.py: there are {', '.join(TESTS)}")
+            raise ValueError(f"{name} has no tests in benchmarks/_pure_parts.py: there are {', '.join(TESTS)}")
         chosen += found
     return chosen or list(TESTS)
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks._mutations import mutants
+from benchmarks._pure_parts import TESTS
 from benchmarks._reach import Reach, chosen
 from benchmarks._swap import ROOT, pairs
 from benchmarks._trial import Children
-from benchmarks.mutants import TESTS, equivalent
+from benchmarks.mutants import equivalent
 
 SOURCE = '''"""Doc."""
 
@@ -127,6 +128,7 @@ import json
 import pytest
 from benchmarks._collected import Collected
 from benchmarks._mutations import mutants
+from benchmarks._pure_parts import TESTS
 from benchmarks._swap import pairs
 from benchmarks.mutants import Trial, judged
 from benchmarks._reach import chosen
@@ -279,3 +281,16 @@ def test_every_file_that_is_named_is_there() -> None:
         *(each.split(": ")[0] for each in equivalent()),
     }
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "train/spec/accounting", "train/spec/communication", "train/spec/pipeline_schedule", "train/spec/step_time",
+        "analysis/approaches", "analysis/diagnostics", "analysis/estimation", "analysis/inference", "analysis/laws",
+        "sweeps/designs", "sweeps/schedulers",
+    ],
+)  # fmt: skip
+def test_every_module_of_a_pure_folder_is_named(folder: str) -> None:
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("*.py") if path.name != "__init__.py"}
+    assert sorted(path for path in modules - set(TESTS) if mutants((ROOT / path).read_text("utf-8"))) == []
