@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.train.spec.communication.small_model import LENGTH, MODEL, VOCABULARY, config
 from train.spec.communication.costs import Link, Reach, hierarchical
 from train.spec.communication.data_parallel import units
 from train.spec.communication.experts import expert_parallel
@@ -15,39 +16,11 @@ from train.spec.communication.fit import LinkFit, line
 from train.spec.communication.messages import ALL_REDUCE, SEND, Message
 from train.spec.communication.stages import micro_batches_of, stages
 from train.spec.communication.step import step_messages
-from train.spec.config import (
-    BatchConfig,
-    BudgetConfig,
-    DataConfig,
-    MemoryConfig,
-    ModelConfig,
-    ParallelConfig,
-    PrecisionConfig,
-    RunConfig,
-)
+from train.spec.config import PrecisionConfig, RunConfig
 from train.spec.mesh import axes
-from train.spec.resolve import resolve
 
-MODEL = ModelConfig(width=256, layers=8, head_dim=64, kv_heads=4, mlp_width=512)
-LENGTH, VOCABULARY, SEQUENCES = 128, 1024, 16
 STREAM = 2 * LENGTH * 256 * 2
 """Bytes of the residual stream of two sequences in bf16."""
-
-
-def config(
-    model: ModelConfig = MODEL, *, reduce: str = "fp32", checkpointing: str = "none", **layout: Any
-) -> RunConfig:
-    return resolve(
-        RunConfig(
-            model=model,
-            data=DataConfig(vocab_size=VOCABULARY, sequence_length=LENGTH),
-            batch=BatchConfig(tokens=SEQUENCES * LENGTH),
-            budget=BudgetConfig(tokens=10 * SEQUENCES * LENGTH),
-            precision=PrecisionConfig(name="bf16", reduce=reduce),
-            memory=MemoryConfig(checkpointing=checkpointing),
-            parallel=ParallelConfig(**{"dp_replicate": 1, "dp_shard": 1, "micro_batch_sequences": 2, **layout}),
-        )
-    )
 
 
 def sent(made: RunConfig, ranks: int, rank: int = 0) -> tuple[Message, ...]:
