@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
@@ -51,7 +51,14 @@ def models(draw: st.DrawFn) -> ModelConfig:
     )
 
 
+ONE_KEY = ModelConfig(width=32, layers=2, head_dim=8, kv_heads=1, mlp_width=48, qk_norm=False, position="none")
+"""Four heads that share one key, without rotations: what lies side by side is kept as views."""
+
+
 @given(models(), st.sampled_from(["fp32", "bf16"]), st.sampled_from([1, 2, 4]))
+@example(ONE_KEY, "bf16", 2)
+@example(replace(ONE_KEY, kv_heads=2), "bf16", 2)
+@example(replace(ONE_KEY, position="alibi", window=8), "fp32", 4)
 @settings(deadline=None, max_examples=30)
 def test_a_block_on_a_cpu_keeps_exactly_what_is_said(model: ModelConfig, precision: str, sequences: int) -> None:
     config = config_of(model, precision)

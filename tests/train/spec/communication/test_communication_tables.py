@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.train.spec.communication.small_model import MODEL, config
+from train.spec.communication.data_parallel import ddp_buckets
 from train.spec.communication.layers import head_chunks
 from train.spec.communication.stages import short
 from train.spec.communication.step import step_messages
@@ -207,6 +208,25 @@ def test_what_a_rank_sends_in_a_step(layout: str) -> None:
         if one.size != 8 or one.axis == "pp"
     ]
     assert rows == [tuple(line.split(maxsplit=5)) for line in table.strip().splitlines()]
+
+
+def test_ranks_that_share_sequences_add_up_which_experts_were_chosen() -> None:
+    """Of each of two sequences 8 experts and one more count in four bytes, in 8 blocks that run twice, 8 times."""
+    model = replace(EXPERTS, balance_weight=0.01)
+    made = config(model, cp=2, checkpointing="full")
+    found = [one for one in step_messages(made, axes(made.parallel, 2)) if one.of == "choices of experts"]
+    assert [(one.axis, one.ranks, one.size, one.count, one.phase) for one in found] == [("cp", 2, 72, 128, "forward")]
+    off = config(replace(model, balance_weight=0.0), cp=2)
+    assert "choices of experts" not in {one.of for one in step_messages(off, axes(off.parallel, 2))}
+
+
+def test_a_bucket_has_the_bytes_that_are_given() -> None:
+    """The embedding's MiB is more than the first quarter; of each block qkv fills one, the result another, ..."""
+    made = config(dp_replicate=2, ddp_bucket_mib=0.25)
+    found = ddp_buckets(made)
+    assert sum(found) == 4 * 5_772_544
+    assert found[:3] == [1_048_576, 1024 + 786_432, 262_144]
+    assert ddp_buckets(config(dp_replicate=2, ddp_bucket_mib=64)) == [4 * 5_772_544]
 
 
 def test_numbers_that_ranks_add_up_once_a_step() -> None:
