@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_the_heads_three_products_read_and_write_inputs_weights_and_logits() -> 
     ],
 )
 def test_an_iteration_of_muon_moves_each_matrix_and_its_product_with_itself(
-    model: dict[str, int], moved: float
+    model: dict[str, Any], moved: float
 ) -> None:
     made = config()
     made = replace(made, model=replace(made.model, **model))
