@@ -16,10 +16,11 @@ from torch import Tensor
 
 from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
 from train import run
+from train.optim.optimizer import Optimizer
 from train.parallel.parallel_model import ParallelModel
 from train.runtime.signals import StopFlag
 from train.spec import frozen_run
-from train.spec.config import RunConfig
+from train.spec.config import BudgetConfig, RunConfig, ScheduleConfig
 from train.spec.counts import FLOP_RULE, flops_per_token, params
 
 Main = Callable[[Path, int], str]
@@ -105,6 +106,26 @@ def test_losses_do_not_depend_on_the_micro_batch(tmp_path: Path, tiny: RunConfig
         main(write_config(folder, replace(tiny, parallel=parallel)), 0)
         losses.append(read_outcome(folder)["loss"]["validation_nats_per_token"])
     assert losses == pytest.approx([losses[0]] * 3, abs=1e-6)
+
+
+def test_every_step_has_the_learning_rate_of_its_end(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten steps of which two warm up; then it falls to 0 in eight."""
+    rates: list[float] = []
+    step = Optimizer.step
+
+    def noted(self: Optimizer, *given: Any, **more: Any) -> Any:
+        rates.append(float(self.param_groups[0]["lr"] / self.param_groups[0]["lr_scale"]))
+        return step(self, *given, **more)
+
+    monkeypatch.setattr(Optimizer, "step", noted)
+    assert tiny.batch.tokens is not None
+    schedule = ScheduleConfig(name="linear", warmup_fraction=0.2, final_lr_fraction=0.0)
+    budget = BudgetConfig(tokens=10 * tiny.batch.tokens)
+    main(write_config(tmp_path / "run", replace(tiny, schedule=schedule, budget=budget)), 0)
+    eighths = (4, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+    assert rates == pytest.approx([2e-3 * part / 8 for part in eighths], abs=1e-12)
 
 
 def test_divergence_is_an_outcome(tmp_path: Path, tiny: RunConfig, main: Main) -> None:

@@ -9,8 +9,10 @@ import signal
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from tests.train.faults import BRAKE
@@ -20,7 +22,8 @@ from train import run
 from train.checkpoint import manager, save
 from train.checkpoint.layout import newest
 from train.runtime.signals import StopFlag
-from train.spec.config import RunConfig
+from train.spec.config import BudgetConfig, RunConfig
+from train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +131,30 @@ def test_until_stops_at_the_first_step_boundary_and_changes_nothing(
     assert ("validation", 12) in {row[:2] for row in values(folder)}
     finish(start(config, "--until", str(10**9)))
     assert_equal_runs(folder, reference, paused=12)
+
+
+def test_a_resumed_run_draws_the_random_numbers_that_it_would_have_drawn(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps draw none by themselves, but what a model or a kernel draws has to go on as it would have."""
+    drawn: list[tuple[int, float]] = []
+    step = Trainer.train_step
+
+    def noted(self: Trainer, *given: Any, **more: Any) -> Any:
+        drawn.append((self.state.step, torch.rand(()).item()))
+        return step(self, *given, **more)
+
+    monkeypatch.setattr(Trainer, "train_step", noted)
+    assert tiny.batch.tokens is not None
+    config = replace(tiny, budget=BudgetConfig(tokens=8 * tiny.batch.tokens))
+    assert run.main(["--config", str(write_config(tmp_path / "whole", config))]) == 0
+    whole = drawn.copy()
+    drawn.clear()
+    halves = ["--config", str(write_config(tmp_path / "halves", config))]
+    assert run.main([*halves, "--until", str(5 * tiny.batch.tokens)]) == 0
+    assert run.main(halves) == 0
+    assert [number for number, _ in whole] == list(range(8))
+    assert len({value for _, value in whole}) == 8 and drawn == whole
 
 
 def test_stopped_where_it_is_saved_already_it_saves_nothing_and_a_torn_outcome_is_no_end(
