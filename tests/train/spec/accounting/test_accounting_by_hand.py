@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from train.spec.accounting import kept
-from train.spec.accounting.held import Numbers, Part
+from train.spec.accounting import kept, outside
+from train.spec.accounting.held import Numbers, Part, moments, part_of
 from train.spec.accounting.inference import Frozen
 from train.spec.accounting.kept import Head
 from train.spec.accounting.planned import Experts, PlannedShape
 from train.spec.accounting.planned import GroupedAttention as Grouped
 from train.spec.communication.cluster import Fitted, Level
-from train.spec.communication.costs import Link
+from train.spec.communication.costs import Link, seconds
 from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, SEND
-from train.spec.config import DataConfig, ModelConfig, PrecisionConfig, RunConfig
+from train.spec.config import CompileConfig, DataConfig, ModelConfig, OptimConfig, PrecisionConfig, RunConfig
+from train.spec.counts import params
 from train.spec.mesh import Axes
 
 
@@ -50,6 +51,52 @@ def test_a_heads_bytes(precision: str, device: str, tp: int, gathered: bool, hea
         precision=PrecisionConfig(name=precision),
     )
     assert kept.head(made, Axes(tp=tp), device, 100, gathered) == head
+
+
+def test_what_a_backward_pass_has_at_work_is_cut_by_tensor_parallelism() -> None:
+    made = RunConfig(ModelConfig(width=64, layers=1, head_dim=16), DataConfig(vocab_size=1024, sequence_length=100))
+    whole, half = (kept.at_work(made, Axes(tp=tp), "cuda", 100) for tp in (1, 2))
+    assert whole == 2 * half > 0
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("adamw", 2.0), ("sgd", 1.0)])
+@pytest.mark.parametrize(("state", "size"), [("fp32", 4), ("bf16", 2)])
+def test_moments_are_as_many_numbers_as_the_rule_keeps(name: str, numbers: float, state: str, size: int) -> None:
+    made = RunConfig(
+        ModelConfig(width=64, layers=2, head_dim=16),
+        DataConfig(vocab_size=1024, sequence_length=100),
+        optim=OptimConfig(name=name),
+        precision=PrecisionConfig(name="bf16", optimizer_state=state),
+    )
+    part = part_of(made, Axes(), 0)
+    assert part.shard == params(made.model, 1024).total
+    assert moments(made, part, 1, 1) == numbers * size * part.shard
+
+
+def test_muon_keeps_one_moment_of_hidden_matrices() -> None:
+    made = RunConfig(ModelConfig(width=64, layers=2, head_dim=16, mlp_width=128), DataConfig(vocab_size=1024))
+    made = replace(made, optim=OptimConfig(name="muon"))
+    hidden = 2 * (4 * 64**2 + 3 * 64 * 128)
+    part = part_of(made, Axes(), 0)
+    assert moments(made, part, 1, 1) == 4 * (2 * (part.shard - hidden) + hidden)
+
+
+@pytest.mark.parametrize(
+    ("device", "graph", "ranks", "count"),
+    [("cpu", None, 1, 0), ("cuda", False, 1, 2), ("cuda", None, 1, 3), ("cuda", None, 2, 2)],
+)
+def test_workspaces_of_both_passes_and_of_a_recorded_step(
+    device: str, graph: bool | None, ranks: int, count: int
+) -> None:
+    made = RunConfig(ModelConfig(), compile=CompileConfig(step_graph=graph))
+    assert outside.workspaces(made, Axes(dp_shard=ranks), device) == count * 32 * 2**20
+
+
+def test_two_ranks_as_a_tree_send_all_of_it_up_and_down() -> None:
+    link = Link(1e-6, 1e9)
+    assert seconds(ALL_REDUCE, 2, 1e6, link, "tree") == pytest.approx(2e-6 + 2e-3)
+    assert seconds(ALL_REDUCE, 2, 1e6, link, "ring") == pytest.approx(2e-6 + 1e-3)
+    assert seconds(ALL_REDUCE, 1, 1e6, link, "tree") == 0.0
 
 
 def test_modules_that_predict_further_tokens_are_as_the_last_block() -> None:

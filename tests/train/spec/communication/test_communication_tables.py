@@ -10,9 +10,9 @@ import pytest
 from tests.train.spec.communication.small_model import MODEL, config
 from train.spec.communication.data_parallel import ddp_buckets
 from train.spec.communication.layers import head_chunks
-from train.spec.communication.stages import short
+from train.spec.communication.stages import Stage, recomputed, short
 from train.spec.communication.step import step_messages
-from train.spec.config import PrecisionConfig
+from train.spec.config import MemoryConfig, PrecisionConfig
 from train.spec.mesh import Axes, axes
 
 EXPERTS = replace(MODEL, experts=8, experts_per_token=2, shared_experts=1)
@@ -208,6 +208,15 @@ def test_what_a_rank_sends_in_a_step(layout: str) -> None:
         if one.size != 8 or one.axis == "pp"
     ]
     assert rows == [tuple(line.split(maxsplit=5)) for line in table.strip().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "every", "again"), [("none", 2, 0), ("selective", 2, 0), ("full", 2, 5), ("every", 3, 2)]
+)
+def test_blocks_that_run_again(checkpointing: str, every: int, again: int) -> None:
+    """Of blocks 3 to 7 every third is 3 and 6."""
+    made = replace(config(), memory=MemoryConfig(checkpointing=checkpointing, every=every))
+    assert recomputed(made, Stage(1, 3, 8, first=False, last=True)) == again
 
 
 def test_ranks_that_share_sequences_add_up_which_experts_were_chosen() -> None:

@@ -25,8 +25,11 @@ from train.spec.config import (
     PrecisionConfig,
     RunConfig,
 )
+from train.spec.counts import params
 from train.spec.mesh import Axes
 from train.spec.step_time import host, overlap, step_time
+from train.spec.step_time.attention import Attention
+from train.spec.step_time.block import block_time, shape_of
 from train.spec.step_time.copies import copied
 from train.spec.step_time.device import device_of
 from train.spec.step_time.ends import HeadShape, head_time
@@ -80,6 +83,49 @@ def test_an_iteration_of_muon_moves_each_matrix_and_its_product_with_itself(
         for count in (1, 2)
     )
     assert two - one == pytest.approx(made.model.layers * moved)
+
+
+def test_muons_update_moves_what_its_operations_do() -> None:
+    """Of other weights 32 bytes: gradient twice, weight twice, both moments twice. Of hidden matrices 16 of the first
+    two, the momentum twice, and 40: 64 in fp32, 60 where the momentum is bf16 (and 24 of others)."""
+    made = config()
+    total, hidden = params(made.model, 8192).total, 2 * (4 * 256**2 + 3 * 256 * 704)
+    iteration = 2 * (4 * 38 * 256**2 + 3 * (18 * 256 * 704 + 20 * 256**2))
+    for state, others, own in (("fp32", 32, 64), ("bf16", 24, 60)):
+        precision = PrecisionConfig(name="bf16", optimizer_state=state)
+        muon = replace(made, optim=OptimConfig(name="muon", muon_iterations=1), precision=precision)
+        moved = (others * (total - hidden) + own * hidden) * 0.9 / 0.955
+        assert update_time(muon, Axes(), 0, BYTES) == pytest.approx(moved + iteration)
+
+
+def test_attention_reads_queries_keys_values_and_writes_results() -> None:
+    """3 sequences of 100 queries that see 200 keys, 4 heads of 16 channels, 2 groups, in two bytes: forward queries and
+    results, keys and values; backward twice as many, and an fp32 sum that is cleared, added to and read."""
+    found = Attention(3, 4, 2, 16, 100, 200, 200, 2, "bf16")
+    wide, narrow = 3 * 100 * 4 * 16, 3 * 200 * 2 * 16
+    assert found.seconds(BYTES, "forward") == pytest.approx(2 * (2 * wide + 2 * narrow))
+    assert found.seconds(BYTES, "backward") == pytest.approx(2 * (4 * wide + 4 * narrow) + 12 * wide)
+
+
+def test_routing_of_a_block_is_what_its_experts_move() -> None:
+    made = RunConfig(
+        ModelConfig(width=256, layers=2, head_dim=64, mlp_width=512, experts=8, experts_per_token=2),
+        DataConfig(vocab_size=8192, sequence_length=512),
+        precision=PrecisionConfig(name="bf16"),
+    )
+    shape = shape_of(made, Axes(), 2, window=None, sharded=True, narrow=False)
+    assert shape.experts is not None
+    time, device = block_time(shape, replace(DEVICE, memory=1e6)), 1e6
+    for phase, found in (("forward", time.forward), ("backward", time.backward)):
+        assert found["routing"] == pytest.approx(expert_passes(shape.experts, phase) / device)
+
+
+def test_rows_of_other_ranks_are_put_in_order_both_ways() -> None:
+    """As much as one rank with half of the experts would move, 4 reads and writes of a row forward and 8 backward."""
+    half, sent = replace(SHAPE, here=4), replace(SHAPE, here=4, sent=True)
+    rows = 2 * 1024
+    assert expert_passes(sent, "forward") - expert_passes(half, "forward") == rows * (2 * 4 * 256 + 288)
+    assert expert_passes(sent, "backward") - expert_passes(half, "backward") == rows * 2 * 8 * 256
 
 
 def test_a_cpu_rank_makes_scores_at_its_own_rate() -> None:
