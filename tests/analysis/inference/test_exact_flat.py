@@ -40,9 +40,9 @@ def test_the_way_between_two_laws_is_of_the_logs_of_coefficients() -> None:
     one, two = (1.9, 60.0, 110.0, 0.33, 0.30), (1.6, 90.0, 110.0, 0.37, 0.30)
     first, second = (SURFACE.internal(np.array([law]), p.centres)[0] for law in (one, two))
     found = flat._between(p, first, second, 0.25)
-    gap = np.array([-0.3, math.log(1.5), 0.0, 0.04, 0.0])
-    gap /= math.sqrt(0.3**2 + math.log(1.5) ** 2 + 0.04**2)
-    assert list(found.direction) == ["E", "ln A", "ln B", "alpha", "beta"]
+    gap = np.array([math.log(1.6 / 1.9), math.log(1.5), 0.0, 0.04, 0.0])
+    gap /= math.sqrt(math.log(1.6 / 1.9) ** 2 + math.log(1.5) ** 2 + 0.04**2)
+    assert list(found.direction) == ["ln E", "ln A", "ln B", "alpha", "beta"]
     np.testing.assert_allclose(list(found.direction.values()), gap, atol=1e-12)
     np.testing.assert_allclose(list(found.low.values()), one)
     np.testing.assert_allclose(list(found.high.values()), two)
@@ -97,7 +97,7 @@ def test_another_minimum_as_good_that_predicts_otherwise_is_a_way() -> None:
     other = found((theta, 1.0), (near, 1.0), (far, 1.0))
     gap = np.abs(np.diff(SURFACE.log_value(np.stack((theta, far)), p.x), axis=0)).max()
     assert other is not None and other.moved == pytest.approx(gap)
-    assert other.direction == pytest.approx({"E": 0, "ln A": 1, "ln B": 0, "alpha": 0, "beta": 0}, abs=1e-9)
+    assert other.direction == pytest.approx({"ln E": 0, "ln A": 1, "ln B": 0, "alpha": 0, "beta": 0}, abs=1e-9)
     assert found((theta, 1.0), (near, 1.0)) is None, "it predicts the same"
     assert found((far, 1.001)) is None, "it fits worse"
     assert found((far, math.inf)) is None
@@ -111,13 +111,12 @@ def test_an_identified_law_is_not_flat(noise: float) -> None:
     assert flat.flat(problem(table), studies.surface_point(table, Squared())) is None
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.003])
 @pytest.mark.parametrize("loss", [Squared(), Huber(0.01)])
-def test_runs_of_one_size_leave_its_loss_to_either_term(noise: float, loss: Any) -> None:
+def test_runs_of_one_size_leave_its_loss_to_either_term(loss: Any) -> None:
     """E + A / N^alpha is all that they show: both ends say the same of it, and of tokens, and differ in E."""
     generator = np.random.default_rng(3)
     tokens = np.geomspace(1e8, 1e10, 12)
-    values = studies.loss(studies.LAW, 1e7, tokens) * np.exp(noise * generator.normal(size=12))
+    values = studies.loss(studies.LAW, 1e7, tokens) * np.exp(0.003 * generator.normal(size=12))
     table = pd.DataFrame({"params": 1e7, "tokens": tokens, "flops": 6e7 * tokens, "loss": values})
     p, point = problem(table, loss), studies.surface_point(table, loss)
     found = flat.flat(p, point)
