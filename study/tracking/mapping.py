@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -38,6 +38,9 @@ STATUS: Mapping[str, str] = {
     PointState.UNKNOWN: "RUNNING",
 }
 """MLflow's status of each state. Absence is not evidence: what is unknown counts as running."""
+
+RESULTS = frozenset({PointState.COMPLETED, PointState.DIVERGED})
+"""States of a point that has its outcome: running it again would give the same."""
 
 STOPPED = "stopped"
 """State of a run that its search took no further, and takes no further: MLflow calls it KILLED."""
@@ -180,8 +183,7 @@ def study_summary(
 ) -> RunSummary:
     """Return what the study's own run shall show: its points by state, and a status that sums them up.
 
-    search: how a search has ended, "over" or "stopped", "" while it goes on; None: the study is none. Trials that were
-    stopped, failed or diverged are what a search is for: it is finished once it is over and one came to the end.
+    search: how a search has ended, "over" or "stopped", "" while it goes on; None: the study is none.
     ended: when the last of its runs ended [unix milliseconds], 0 before: its own end, however late that is sent.
     """
     counts = Counter[str]({PointState.PENDING: pending}) + Counter(states)
@@ -192,15 +194,24 @@ def study_summary(
         "code": code,
         **_source(code, "python -m study.sweep", cluster),
     }
-    if search is not None:
-        finished = "FINISHED" if counts[PointState.COMPLETED] else "FAILED"
-        status = {"over": finished, "stopped": "KILLED"}.get(search, "RUNNING")
-    elif not set(counts) <= ENDED or not counts:
-        status = "RUNNING"
-    else:
-        bad = [STATUS[state] for state in counts if state != PointState.COMPLETED]
-        status = "FAILED" if "FAILED" in bad else "KILLED" if bad else "FINISHED"
+    status = _study_status(frozenset(counts), search)
     return RunSummary(_tags(tags, redact), status, None if status == "RUNNING" else ended or None)
+
+
+def _study_status(states: Collection[str], search: str | None) -> str:
+    """Return MLflow's status of a study whose points are in these states; `search` as in `study_summary`.
+
+    It is FINISHED once nothing is left to run and one point completed. A point that diverged has its result, as has
+    every trial of a search that is over. A study's points that failed or were stopped lack theirs.
+    """
+    if not (set(states) <= ENDED and states if search is None else search):
+        return "RUNNING"
+    if search == "stopped":
+        return "KILLED"
+    lacking = {STATUS[state] for state in states if state not in RESULTS} if search is None else set[str]()
+    if "FAILED" in lacking or (PointState.COMPLETED not in states and not lacking):
+        return "FAILED"
+    return "KILLED" if lacking else "FINISHED"
 
 
 def _source(code: str, program: str, executor: str) -> dict[str, str]:

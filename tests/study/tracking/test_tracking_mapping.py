@@ -109,6 +109,11 @@ def test_study_sums_its_points_up() -> None:
     assert status(["completed"], pending=1) == "RUNNING"
     assert status(["completed", "failed", "cancelled"]) == "FAILED"
     assert status(["completed", "interrupted"]) == "KILLED"
+    assert status(["completed", "diverged"]) == "FINISHED", "a run that diverged has its result"
+    assert status(["completed", "diverged"], pending=1) == "RUNNING"
+    assert status(["completed", "diverged", "failed"]) == "FAILED"
+    assert status(["completed", "diverged", "time_limit"]) == "KILLED"
+    assert status(["diverged", "diverged"]) == "FAILED", "no run has a loss"
     assert status([]) == "RUNNING"
     assert study_summary(["running"], 0, "local", "abc-d", PLAIN, ended=5).ended is None
     assert study_summary(["completed"], 0, "local", "abc-d", PLAIN, ended=5).ended == 5

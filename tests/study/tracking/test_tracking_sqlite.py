@@ -99,6 +99,23 @@ def test_everything_arrives_quietly_and_without_the_network(tmp_path: Path) -> N
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mlartifacts", "mlflow.db", "reports", "runs"]
 
 
+def test_a_study_in_which_a_run_diverged_is_finished_and_says_so(database: Path, start: Start, tmp_path: Path) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 3)
+    for index, state in enumerate(("completed", "diverged", "completed")):
+        start_run(made.run(index))
+        append(made.run(index), 1, 5)
+        complete(made.run(index), state)
+    process = start("runs/iso", "--uri", f"sqlite:///{database}")
+    assert process.wait(LIMIT_SECONDS) == 0, process.communicate()
+    runs = query(database, "select name, status from runs order by name")
+    assert runs == [("iso", "FINISHED"), ("w64 L2 s0", "FINISHED"), ("w64 L2 s1", "FAILED"), ("w64 L2 s2", "FINISHED")]
+    text = "select value from tags join runs using (run_uuid) where name = 'iso' and key = ?"
+    assert query(database, text, "states") == [("2 completed, 1 diverged",)]
+    (described,) = query(database, text, "mlflow.note.content")
+    assert "**Points**: 2 completed, 1 diverged" in str(described[0])
+    assert "w64 L2 s1](#/experiments/1/runs/" in str(described[0]).partition("**Went wrong**")[2]
+
+
 def test_sending_all_again_changes_nothing(database: Path, start: Start, tmp_path: Path) -> None:
     """Also NaN, whose key in the database is another one, and after the state file was lost."""
     made = make_study(tmp_path / "runs" / "iso", 2)
