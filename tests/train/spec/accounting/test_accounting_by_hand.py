@@ -7,15 +7,24 @@ from dataclasses import replace
 import pytest
 
 from train.spec.accounting import kept, outside
+from train.spec.accounting.flops import recomputed
 from train.spec.accounting.held import Numbers, Part, moments, part_of
-from train.spec.accounting.inference import Frozen
+from train.spec.accounting.inference import Frozen, frozen
 from train.spec.accounting.kept import Head
 from train.spec.accounting.planned import Experts, PlannedShape
 from train.spec.accounting.planned import GroupedAttention as Grouped
 from train.spec.communication.cluster import Fitted, Level
 from train.spec.communication.costs import Link, seconds
 from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, SEND
-from train.spec.config import CompileConfig, DataConfig, ModelConfig, OptimConfig, PrecisionConfig, RunConfig
+from train.spec.config import (
+    CompileConfig,
+    DataConfig,
+    MemoryConfig,
+    ModelConfig,
+    OptimConfig,
+    PrecisionConfig,
+    RunConfig,
+)
 from train.spec.counts import params
 from train.spec.mesh import Axes
 
@@ -128,3 +137,14 @@ def test_trees_are_for_what_nccl_has_trees_for() -> None:
     for collective in (REDUCE_SCATTER, ALL_TO_ALL, SEND):
         assert level.link(collective) == (plain, "ring")
     assert level.link(ALL_GATHER) == (Link(2e-6, 2e9), "ring")
+
+
+def test_what_keeps_all_products_makes_none_again() -> None:
+    for checkpointing in ("none", "selective"):
+        assert recomputed(ModelConfig(), 1024, MemoryConfig(checkpointing=checkpointing)) == 0
+
+
+def test_a_frozen_models_work_is_cut_by_tensor_parallelism() -> None:
+    made = RunConfig(ModelConfig(width=64, layers=1, head_dim=16), DataConfig(vocab_size=1024, sequence_length=100))
+    whole, half = (frozen(made, Axes(tp=tp), 3) for tp in (1, 2))
+    assert whole.at_work == 2 * half.at_work > 0

@@ -10,9 +10,9 @@ import pytest
 from tests.train.spec.communication.small_model import MODEL, config
 from train.spec.communication.data_parallel import ddp_buckets
 from train.spec.communication.layers import head_chunks
-from train.spec.communication.stages import Stage, recomputed, short
+from train.spec.communication.stages import Stage, micro_batches_of, recomputed, short
 from train.spec.communication.step import step_messages
-from train.spec.config import MemoryConfig, PrecisionConfig
+from train.spec.config import CompileConfig, MemoryConfig, PrecisionConfig
 from train.spec.mesh import Axes, axes
 
 EXPERTS = replace(MODEL, experts=8, experts_per_token=2, shared_experts=1)
@@ -211,12 +211,26 @@ def test_what_a_rank_sends_in_a_step(layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpointing", "every", "again"), [("none", 2, 0), ("selective", 2, 0), ("full", 2, 5), ("every", 3, 2)]
+    ("checkpointing", "every", "again"), [("none", 2, 0), ("selective", 2, 0), ("full", 2, 4), ("every", 3, 2)]
 )
 def test_blocks_that_run_again(checkpointing: str, every: int, again: int) -> None:
-    """Of blocks 3 to 7 every third is 3 and 6."""
+    """Of blocks 3 to 6 every third is 3 and 6."""
     made = replace(config(), memory=MemoryConfig(checkpointing=checkpointing, every=every))
-    assert recomputed(made, Stage(1, 3, 8, first=False, last=True)) == again
+    assert recomputed(made, Stage(1, 3, 7, first=False, last=True)) == again
+
+
+@pytest.mark.parametrize(("schedule", "sizes"), [("1f1b", (8, 8)), ("interleaved", (4, 4, 4, 4))])
+def test_without_a_size_every_stage_of_a_pipeline_has_a_micro_batch(schedule: str, sizes: tuple[int, ...]) -> None:
+    """Two ranks with one stage or two each share 16 sequences."""
+    made = config(pp=2, pp_schedule=schedule, micro_batch_sequences=None)
+    assert micro_batches_of(made, axes(made.parallel, 2), "cuda").sizes == sizes
+
+
+def test_compiled_micro_batches_are_of_one_shape() -> None:
+    made = replace(config(micro_batch_sequences=3), compile=CompileConfig(blocks=True))
+    assert micro_batches_of(made, Axes(), "cuda").sizes == (3,) * 6
+    plain = replace(made, compile=CompileConfig(blocks=False))
+    assert sum(micro_batches_of(plain, Axes(), "cuda").sizes) == 16
 
 
 def test_ranks_that_share_sequences_add_up_which_experts_were_chosen() -> None:

@@ -33,7 +33,7 @@ from train.spec.step_time.block import block_time, shape_of
 from train.spec.step_time.copies import copied
 from train.spec.step_time.device import device_of
 from train.spec.step_time.ends import HeadShape, head_time
-from train.spec.step_time.experts import expert_passes, expert_products
+from train.spec.step_time.experts import expert_passes, expert_products, expert_shape
 from train.spec.step_time.host import OfBlock
 from train.spec.step_time.products import product
 from train.spec.step_time.recompute import SHARE, modes
@@ -272,3 +272,24 @@ def test_ddps_messages_take_of_compute_what_is_not_waited_for() -> None:
     late, rest = sum(sizes[:2]), sum(sizes[2:])
     found = overlap.exposed(messages, made, (0.0, 100.0), 1e9)
     assert found == {"dp": pytest.approx(1e-6 * late + 16 * rest / 1e9)}
+
+
+def test_rows_go_to_other_ranks_where_two_share_experts() -> None:
+    made = RunConfig(ModelConfig(experts=8, experts_per_token=2))
+    for ep, sent in ((1, False), (2, True)):
+        shape = expert_shape(made, Axes(dp_shard=ep, ep=ep), 128, 2, "bf16")
+        assert (shape.sent, shape.here) == (sent, 8 // ep)
+
+
+def test_blocks_of_two_kinds_add_up() -> None:
+    """A window of the whole sequence in every second block is another kind, and the same time."""
+    plain = RunConfig(
+        ModelConfig(width=1024, layers=6, head_dim=64, mlp_width=2816),
+        DataConfig(vocab_size=8192, sequence_length=1024),
+        BatchConfig(tokens=16 * 1024),
+        precision=PrecisionConfig(name="bf16"),
+        parallel=ParallelConfig(micro_batch_sequences=2),
+    )
+    mixed = replace(plain, model=replace(plain.model, window=1024, global_every=2))
+    one, other = (step_time(made, Axes(), MANY) for made in (plain, mixed))
+    assert other.parts == pytest.approx(one.parts)
