@@ -89,12 +89,16 @@ def table(fit: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def backtest(fit: Mapping[str, Any]) -> str:
     """Return how far the law was off at a budget that it had not seen; "" where that was not tried."""
-    found = fit.get("backtest") or {}
-    error, budget = found.get("relative_error"), found.get("held_out_budget")
-    if not isinstance(error, int | float) or not math.isfinite(error):
+    error, budget = backtest_error(fit), (fit.get("backtest") or {}).get("held_out_budget")
+    if error is None:
         return ""
     where = f" at {numbers.flops(budget)}" if budget else ""
     return f"backtest {numbers.percent(abs(error))} too {'high' if error > 0 else 'low'}{where}"
+
+
+def backtest_error(fit: Mapping[str, Any]) -> float | None:
+    """Return predicted over observed loss - 1 at a budget that the law had not seen; None where that was not tried."""
+    return numbers.finite((fit.get("backtest") or {}).get("relative_error"))
 
 
 def _unknown(fit: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:

@@ -54,7 +54,7 @@ FIRST_COLUMNS = ("1", NAME, "runDateAndNestInfo")
 NARROW, WIDE = 124, (150, 340)
 """Widths of columns [pixels]; that of names is between two."""
 LETTER = 6.2
-"""Mean width of a letter of a run's name [pixels], beside which stand 50 pixels of colour and margins."""
+"""Mean width of a letter of a run's name [pixels], beside which stand 58 pixels of colour and margins."""
 PARENT_KEY = "schedule.parent"
 """Says where a run goes on from, which no column has room for."""
 SIZES = ("model.", "budget.")
@@ -149,7 +149,7 @@ def view(parameters: Sequence[str], *, search: bool = False, longest: int = 0) -
     totals = [f"metrics.`{name}`" for name in ((BEST, *TOTALS) if search else TOTALS)]
     settings = [f"params.`{name}`" for name in parameters]
     tags = [f"tags.`{name}`" for name in TRIAL] if search else []
-    width = min(max(WIDE[0], round(50 + LETTER * longest)), WIDE[1])
+    width = min(max(WIDE[0], round(58 + LETTER * longest)), WIDE[1])
     return {
         "searchFilter": "tags.role = 'run'",
         "orderByKey": f"metrics.`{loss}`",
@@ -185,11 +185,11 @@ def _charts(parameters: Sequence[str], loss: str, search: bool) -> dict[str, Any
         chosen = {"selectedParams": list(parameters), "selectedMetrics": [loss], "showAllRuns": True}
         charts.append({**_chart("PARALLEL", "together", more), **chosen})
     titles = {
-        swept: f"{WORDS[loss]} by what was swept",
-        scaling: f"Scaling: {WORDS[loss].lower()} by size and by compute",
-        curves: "Loss over compute and over tokens",
+        swept: f"{WORDS[loss]} by setting",
+        scaling: f"Scaling: {WORDS[loss].lower()}",
+        curves: "Loss curves",
         more: "Comparison",
-    }
+    }  # 22 letters have room at 1400 pixels beside MLflow's assistant; each chart names its axes
     order = (swept, scaling, curves, more) if search else (scaling, curves, swept, more)
     filled = [name for name in order if any(chart["metricSectionId"] == name for chart in charts)]
     sections = [

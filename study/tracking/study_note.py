@@ -10,7 +10,7 @@ from typing import Any
 from analysis.text import numbers
 from study.records import metric_names as names
 from study.status.states import PointState
-from study.tracking import law
+from study.tracking import best_sizes, law
 from study.tracking.facts import Facts
 from study.tracking.mlflow_view import SIGNED, artifact_page, links, run_page
 
@@ -67,17 +67,22 @@ def totals(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def headline(study: Study) -> str:
-    """Return the experiment's description: what the study came to, the ways to its pages, and the law, in one line."""
+    """Return the experiment's description: what the study came to, the ways to its pages, the law and the cost.
+
+    MLflow shows one line of it and cuts the rest off: about 120 letters at 1600 pixels beside its assistant, 150 at
+    1400 without. So the law comes before the cost, and the backtest's budget is left to the study's own run.
+    """
     whole = totals(study.rows)
     best = [f"Best loss {whole[names.BEST]:.5g}"] if names.BEST in whole else []
-    cost = [
+    cost = ", ".join(
         f"{numbers.number(whole[name])} {WORDS[name]}" for name in (names.GPU_HOURS, names.CORE_HOURS) if name in whole
-    ]
-    said = ", ".join(part for part in (*best, study.states, *cost) if part)
-    ways = links(study.experiment, study.parent, REPORT if study.report else "", law=bool(law.table(study.fit or {})))
-    found = law.formula(study.fit or {})
-    error = law.backtest(study.fit or {})
-    line = " — ".join(part for part in (said, ways, f"{found}{f' ({error})' if found and error else ''}") if part)
+    )
+    fit = study.fit or {}
+    said = ", ".join(part for part in (*best, study.states) if part)
+    ways = links(study.experiment, study.parent, REPORT if study.report else "", law=bool(law.table(fit)))
+    found, error = law.formula(fit), law.backtest_error(fit)
+    tested = f" (backtest {numbers.signed(error, decimals=1)})" if found and error is not None else ""
+    line = " — ".join(part for part in (said, ways, f"{found}{tested}", cost) if part)
     return f"{line}\n\n{SIGNED}\n"
 
 
@@ -91,6 +96,7 @@ def note(study: Study) -> str:
     parts = [
         "" if fit is None else _law(fit),
         f"{_cost(totals(study.rows))}**Points**: {study.states}{ways}",
+        _sizes(fit or {}, study.rows),
         _best(study.experiment, study.rows),
         _others(study.experiment, study.rows),
         _constants(fit or {}),
@@ -173,6 +179,35 @@ def _constants(fit: Mapping[str, Any]) -> str:
     level = f"{100 * float(fit['confidence']):g} % interval" if fit.get("confidence") else "interval"
     lines = ["**Constants, next run and backtest**", "", f"| | value | {level} |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {value} | {interval} |" for name, value, interval in rows)])
+
+
+def _sizes(fit: Mapping[str, Any], rows: Iterable[Row]) -> str:
+    """Return the best size at each budget of the study and beyond, and how to work it out for any other."""
+    studied = sorted({row.budget for row in rows if row.budget})[-MOST_BUDGETS:]
+    found = best_sizes.best_sizes(fit, studied)
+    if not found:
+        return ""
+    lines = [
+        "**Best size by budget**",
+        "",
+        "| budget [FLOPs] | N\\* | interval | D\\* | loss |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found:
+        bounds = numbers.interval((one.low, one.high), numbers.amount)
+        loss = "" if one.loss is None else numbers.number(one.loss, 4)
+        said = (
+            numbers.amount(one.params),
+            "" if bounds == numbers.MISSING else bounds,
+            numbers.amount(one.tokens),
+            loss,
+        )
+        lines.append(f"| {numbers.scientific(one.flops, 3)} | {' | '.join(said)} |")
+    grows = best_sizes.growth(fit)
+    largest = numbers.finite((fit.get("runs") or {}).get("largest_flops"))
+    trained = f"The largest run had {numbers.flops(largest)}; what lies beyond is extrapolated. " if largest else ""
+    other = f"Any other budget C [FLOPs]: about {grows}." if grows else ""
+    return "\n".join([*lines, "", f"{trained}{other}".strip()]).rstrip()
 
 
 def _others(experiment: str, rows: Iterable[Row]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,22 @@ def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() 
 def test_the_line_above_the_table_has_the_result_and_the_ways_to_all_pages() -> None:
     rows = [Row("w8", "r1", 4e9, {"final_loss": 2.7, "core_hours": 1.5})]
     line = headline(Study("7", "p", rows, "1 completed", FIT, report=True)).splitlines()[0]
-    assert line.startswith("Best loss 2.7, 1 completed, 1.50 core-hours — [Runs](#/experiments/7/runs?viewStateShare")
+    assert line.startswith("Best loss 2.7, 1 completed — [Runs](#/experiments/7/runs?viewStateShare")
     assert "[Report](#/experiments/7/runs/p/artifacts/report/report.html?workflowType=machine_learning) — L = " in line
-    assert line.endswith("B/D^0.334 (backtest 1.8 % too high at 1.6e10 FLOPs)")
+    assert line.endswith(" — L = 2.25 + 265/N^0.884 + B/D^0.334 (backtest +1.8 %) — 1.50 core-hours")
     without = headline(Study("7", "p", [], "2 pending")).splitlines()[0]
     assert without.startswith("2 pending — [Runs](") and "Report" not in without and "Law" not in without
+
+
+def test_what_the_line_begins_with_fits_beside_mlflows_assistant() -> None:
+    """MLflow cuts the line off: at 1600 pixels with the assistant open after some 120 letters, at 1400 without, 150."""
+    rows = [Row("w8", "r1", 4e9, {"final_loss": 2.2507, "core_hours": 1.5})]
+    fit = FIT | {"identified": {}}
+    for states, whole in (("20 completed", 150), ("19 completed, 1 diverged", 160)):
+        line = re.sub(r"\[(\w+)\]\([^)]*\)", r"\1", headline(Study("7", "p", rows, states, fit, report=True)))
+        shown = line.splitlines()[0]
+        assert len(shown.partition(" (backtest")[0]) <= 124, "result, ways and law"
+        assert len(shown) <= whole
 
 
 def test_what_a_run_takes_over_from_another_counts_once() -> None:

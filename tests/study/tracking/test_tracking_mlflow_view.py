@@ -62,7 +62,13 @@ def test_a_search_is_shown_by_what_it_swept_and_the_best_loss_of_trials_that_end
 
 def test_names_of_runs_have_the_room_that_they_need() -> None:
     widths = [view([], longest=letters)["columnWidths"]["attributes.`Run Name`"] for letters in (0, 30, 300)]
-    assert widths == [150, 236, 340]
+    assert widths == [150, 244, 340]
+
+
+def test_titles_of_sections_have_room_beside_mlflows_assistant() -> None:
+    for search in (False, True):
+        sections = view(["model.width", "optim.lr", "seed"], search=search)["compareRunSections"]
+        assert max(len(section["name"]) for section in sections) <= 22, "as much as MLflow shows at 1400 pixels"
 
 
 def test_the_view_is_small_enough_for_a_tag_and_is_read_back() -> None:
