@@ -129,10 +129,11 @@ def configured(file: str | None, assignments: Sequence[str], root: str | None) -
         if not name.startswith("data."):
             raise ValueError(unknown_key(name, "data.", list(DataConfig.__dataclass_fields__)))
         section[name.removeprefix("data.")] = yaml.safe_load(value)
+    runtime = mapping.get("runtime") or {}
+    config = read(DataConfig, section, "data")  # before the source: what is misspelt there may be the source's key
     if section.get("source") in {"???", ""}:
         raise ValueError("data.source is missing: name a folder of text, for example --set data.source=/my/texts")
-    runtime = mapping.get("runtime") or {}
-    return read(DataConfig, section, "data"), Path(root or runtime.get("data_root") or "data")
+    return config, Path(root or runtime.get("data_root") or "data")
 
 
 def _with_section(loaded: Any, file: str) -> Mapping[str, Any]:

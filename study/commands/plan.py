@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the answer; 2 where it is no."""
     if options.what not in PLANS:
+        if "=" in options.what:
+            raise ValueError(f"which plan? Name it before the keys: study plan {'|'.join(PLANS)} {options.what}")
         near = difflib.get_close_matches(options.what, PLANS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(PLANS)}"
         raise ValueError(f"unknown plan {options.what!r}: {hint}")

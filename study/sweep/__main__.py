@@ -50,7 +50,10 @@ def split(argv: Sequence[str]) -> Arguments:
         name = word.partition("=")[0]
         known = (*WITH_VALUE, *HYDRAS_OWN, *OURS)
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) if len(name) > 2 else []
+            assigns = "=" in word  # as a key does, so that only a name that is all but an option is taken for one
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.75 if assigns else 0.5) if len(name) > 2 else []
+            if assigns and not near:
+                raise ValueError(f"unknown option {name}: keys and groups have no dashes, write {word.lstrip('-')}")
             raise ValueError(f"unknown option {name}" + (f": did you mean {near[0]}?" if near else ": see --help"))
         options.append(word)
         if word in WITH_VALUE:

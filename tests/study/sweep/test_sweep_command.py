@@ -138,6 +138,7 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--study=smoke"], "unknown option --study: keys and groups have no dashes, write study=smoke"),
         (["model.widht=3"], "unknown key 'model.widht': did you mean model.width?"),
         (["model=tniy"], f"model=tniy is not an option of model: choose one of {', '.join(MODELS)} (did"),
         (["model=tniy"], "did you mean model=tiny?"),

@@ -330,6 +330,7 @@ def test_models_that_do_not_fit_together_are_told_the_fewest_gpus_that_do(capsys
     [
         (["memroy"], "unknown plan 'memroy': did you mean memory?"),
         (["xyz"], "unknown plan 'xyz': there is memory"),
+        (["model.width=64"], "which plan? Name it before the keys: study plan memory|step|parallel model.width=64"),
         (["memory", "model=9b"], "model=9b is not an option of model: choose one of 124m, "),
         (["memory", "model.widht=8"], "unknown key 'model.widht': did you mean model.width?"),
         (["memory", "model.width=8x"], "model.width"),

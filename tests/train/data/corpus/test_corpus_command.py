@@ -94,6 +94,7 @@ def test_settings_from_file_and_command_line(tmp_path: Path) -> None:
         ("data: {nam: x}", [], "unknown key 'data.nam': did you mean 'data.name'"),
         ("data: {source: '???'}", [], "data.source is missing"),
         ("data: {source: ''}", [], "data.source is missing"),
+        ("data: {source: '???'}", ["data.suorce=x"], "unknown key 'data.suorce': did you mean 'data.source'"),
         ("data: {}", ["data.vocab_size=big"], "data.vocab_size='big'"),
         ("data: {}", ["data.vocab_size"], "write it as data.key=value"),
         ("data: {}", ["vocab_size=300"], "did you mean 'data.vocab_size'"),
