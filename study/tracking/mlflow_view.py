@@ -51,8 +51,8 @@ MOST_RUNS = 100
 NAME, STATE = "attributes.`Run Name`", "tags.`state`"
 FIRST_COLUMNS = ("1", NAME, "runDateAndNestInfo")
 """What stands before all other columns, as the page calls it: the box to choose a run, its name, when it began."""
-NARROW, WIDE = 124, (150, 340)
-"""Widths of columns [pixels]; that of names is between two."""
+NARROW, DIGITS, WIDE = 124, 164, (150, 340)
+"""Widths of columns [pixels]: of most, of FLOPs, which MLflow shows with all their digits, of names between two."""
 LETTER = 6.2
 """Mean width of a letter of a run's name [pixels], beside which stand 58 pixels of colour and margins."""
 PARENT_KEY = "schedule.parent"
@@ -104,7 +104,7 @@ def links(experiment: str, parent: str, report: str = "", *, law: bool = True) -
 
     report: its path among the parent's artifacts. law: whether there is one to show.
 
-    The first line of a description is all that MLflow shows until it is opened.
+    The first line of a description is all that MLflow shows until it is opened; links need no marks between them.
     """
     found = {
         "Runs": page("", experiment).lstrip("/"),
@@ -113,7 +113,7 @@ def links(experiment: str, parent: str, report: str = "", *, law: bool = True) -
         "Summary": run_page(experiment, parent),
         **({"Report": artifact_page(experiment, parent, report)} if report else {}),
     }
-    return " · ".join(f"[{name}]({link})" for name, link in found.items())
+    return " ".join(f"[{name}]({link})" for name, link in found.items())
 
 
 def varying(configs: Sequence[Mapping[str, Any]], swept: Collection[str] = ()) -> list[str]:
@@ -156,12 +156,16 @@ def view(parameters: Sequence[str], *, search: bool = False, longest: int = 0) -
         "orderByAsc": True,
         "selectedColumns": [*totals, *settings, "attributes.`Duration`", STATE, *tags],
         "columnOrder": [*FIRST_COLUMNS, STATE, *tags, *totals, *settings, "duration"],
-        "columnWidths": {NAME: width, **dict.fromkeys((STATE, *tags, *totals, *settings), NARROW)},
+        "columnWidths": {NAME: width, **_widths((STATE, *tags, *totals, *settings))},
         "runsHiddenMode": "SHOW_ALL",
         **_charts(parameters, loss, search),
         "isAccordionReordered": True,  # else MLflow sorts the sections by name
         "hideEmptyCharts": True,
     }
+
+
+def _widths(columns: Sequence[str]) -> dict[str, int]:
+    return {name: DIGITS if name.endswith("flops`") else NARROW for name in columns}
 
 
 def _charts(parameters: Sequence[str], loss: str, search: bool) -> dict[str, Any]:
@@ -210,7 +214,7 @@ def law_view() -> dict[str, Any]:
         "orderByAsc": False,
         "selectedColumns": columns,
         "columnOrder": [*FIRST_COLUMNS, *columns],
-        "columnWidths": {NAME: WIDE[0], **dict.fromkeys(columns, NARROW)},
+        "columnWidths": {NAME: WIDE[0], **_widths(columns)},
         "runsHiddenMode": "SHOW_ALL",
     }
 

@@ -69,8 +69,8 @@ def totals(rows: Sequence[Row]) -> dict[str, float]:
 def headline(study: Study) -> str:
     """Return the experiment's description: what the study came to, the ways to its pages, the law and the cost.
 
-    MLflow shows one line of it and cuts the rest off: about 120 letters at 1600 pixels beside its assistant, 150 at
-    1400 without. So the law comes before the cost, and the backtest's budget is left to the study's own run.
+    MLflow shows one line of it and cuts the rest off: about 115 letters at 1600 pixels beside its assistant, and
+    more without. So the law comes before the cost, and the backtest's budget is left to the study's own run.
     """
     whole = totals(study.rows)
     best = [f"Best loss {whole[names.BEST]:.5g}"] if names.BEST in whole else []

@@ -63,6 +63,8 @@ def test_a_search_is_shown_by_what_it_swept_and_the_best_loss_of_trials_that_end
 def test_names_of_runs_have_the_room_that_they_need() -> None:
     widths = [view([], longest=letters)["columnWidths"]["attributes.`Run Name`"] for letters in (0, 30, 300)]
     assert widths == [150, 244, 340]
+    shown = view([])["columnWidths"]
+    assert shown["metrics.`flops`"] > shown["metrics.`final_loss`"], "FLOPs have many digits, and all are shown"
 
 
 def test_titles_of_sections_have_room_beside_mlflows_assistant() -> None:
