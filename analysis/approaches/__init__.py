@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["side_by_side"]
 
 
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__]
+
+
 def __getattr__(name: str) -> Any:
     """Return the table of all approaches, importing its module."""
     if name == "side_by_side":

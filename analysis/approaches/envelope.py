@@ -18,7 +18,14 @@ from analysis.values.findings import finding
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["Envelope", "fit"]
+
 GRID = 1500
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__]
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 
 METHODS = ("parabola", "akima", "surface")
 PER_GAP = 25
+__all__ = ["METHODS", "exponents", "ols", "optima"]
+
 FLAT = 1e-10
 """A valley less deep than this in ln loss has the sign of its curvature from rounding."""
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__]
 
 
 @dataclass(frozen=True)

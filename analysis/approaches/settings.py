@@ -21,8 +21,15 @@ if TYPE_CHECKING:
 
 LEVEL = 1e-9
 """Curvatures below this share (of the loss, or of the other curvature) have their sign from rounding."""
+__all__ = ["Hyperparameters", "laws", "optima"]
+
 LEAST_SWEPT = 3
 """Levels of a setting that make a sweep, and that a parabola needs."""
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__]
 
 
 @dataclass(frozen=True, eq=False)

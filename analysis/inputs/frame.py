@@ -42,6 +42,11 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__]
+
+
 def best(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame in which, of used rows with equal params, tokens and flops, only the lowest loss stays used.
 

@@ -46,6 +46,15 @@ def test_the_names_are_there_to_be_completed() -> None:
     assert all(getattr(sa.StudyFit, name).__doc__ for name in shown)
 
 
+@pytest.mark.parametrize("name", [name for name in sa.__all__ if inspect.ismodule(getattr(sa, name))])
+def test_a_module_completes_what_a_user_calls(name: str) -> None:
+    """Neither what it imports nor what is its own business; and each name says what it is."""
+    module = getattr(sa, name)
+    assert dir(module) == sorted(module.__all__)
+    assert not [each for each in dir(module) if each.startswith("_") or inspect.ismodule(getattr(module, each))]
+    assert [each for each in dir(module) if callable(getattr(module, each)) and not getattr(module, each).__doc__] == []
+
+
 def test_the_packages_own_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     found = doctest.testmod(sa)
