@@ -22,10 +22,10 @@ from analysis.values.blocks import PowerLaw
 if TYPE_CHECKING:
     import pandas as pd
 
-METHODS = ("parabola", "akima", "surface")
-PER_GAP = 25
 __all__ = ["METHODS", "exponents", "ols", "optima"]
 
+METHODS = ("parabola", "akima", "surface")
+PER_GAP = 25
 FLAT = 1e-10
 """A valley less deep than this in ln loss has the sign of its curvature from rounding."""
 

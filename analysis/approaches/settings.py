@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from analysis.inference.law_result import LawFit
 
-LEVEL = 1e-9
-"""Curvatures below this share (of the loss, or of the other curvature) have their sign from rounding."""
 __all__ = ["Hyperparameters", "laws", "optima"]
 
+LEVEL = 1e-9
+"""Curvatures below this share (of the loss, or of the other curvature) have their sign from rounding."""
 LEAST_SWEPT = 3
 """Levels of a setting that make a sweep, and that a parabola needs."""
 
