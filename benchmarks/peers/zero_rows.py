@@ -211,23 +211,25 @@ def deepspeed_moments(row: Row, ours: Sheet) -> dict[str, int]:
 
     The module's own part, activations, logits and workspaces, is that of our sheet. At stage 3 there are the weights
     that are gathered then (zero_fetch), a full bucket is packed once more to be sent, and the update has gradients of
-    1e9 numbers at most as one tensor, in the format of the products and in fp32. At stages 1 and 2 one bucket is
-    filled, gradients stay cut (2) or whole (1), and the update has fp32 gradients of this rank's share.
+    1e9 numbers at most as one tensor, in the format of the products and in fp32. At stages 1 and 2 backward passes fill
+    one bucket, which is made as the first begins, and gradients stay cut (2) or whole (1); the update has this rank's
+    share of them three times: as it was reduced, as one tensor, and that in fp32.
     """
     total, each, stage, share = numbers(row), number_bytes(row), stage_of(row), numbers(row) // row.gpus
     states, whole = states_of(row), {}
+    narrow = each if each < 4 else 0  # fp32 gradients are no copy in another format
     if stage == 3:
         whole = {moment.name: min(total, LIMITS.live) - persistent(row) for moment in ours.moments} | _whole(row)
-        narrow = each if each < 4 else 0  # fp32 gradients are no copy in another format
         update = states + (4 + narrow) * min(share, GROUP)
     else:
-        states += each * (share if stage == 2 else total)
-        update = states + 4 * share
+        update = states + (each + narrow + 4) * share
     found = {}
     for moment in ours.moments:
         module = sum(size for name, size in moment.parts.items() if name not in REPLACED)
-        packed = stage < 3 or (moment.name != "loss" and _made(row, moment.name) > BUCKET)
+        made = 0 if moment.name == "loss" else _made(row, moment.name)
+        packed = made > (BUCKET if stage == 3 else 0)
         during = states + each * whole.get(moment.name, 0) + (each * min(total, BUCKET) if packed else 0)
+        during += {1: each * made, 2: each * made // row.gpus, 3: 0}[stage]
         found[moment.name] = module + (update if moment.name == "update" else during)
     return found
 

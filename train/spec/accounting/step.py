@@ -218,13 +218,19 @@ class _Step:
         numbers = self.part.block.matrices * max(1, sum(mode != "full" for mode in modes))
         return numbers if narrow else self.size * numbers
 
-    def _whole(self, at_a_time: int) -> dict[str, int]:
-        """Return what FSDP2 has gathered: all below stage 3 and in a pipeline, else `at_a_time` [numbers]."""
+    def _whole(self, at_a_time: int, behind: int | None = None) -> dict[str, int]:
+        """Return what FSDP2 has gathered: all below stage 3 and in a pipeline, else `at_a_time` [numbers].
+
+        behind: what backward passes still to come use, without `at_a_time` as stage 3 has it. Below stage 3 a step of
+        one micro-batch frees the rest, block by block; with several, those before the last free nothing.
+        """
         if not self.part.sharded:
             return {}
-        if self.config.parallel.zero < 3 or self.axes.pp > 1:
+        if self.config.parallel.zero == 3 and self.axes.pp == 1:
+            return {"gathered": self.size * at_a_time}
+        if behind is None or self.axes.pp > 1 or self.count > 1:
             return {"gathered": self.size * self.part.gathered}
-        return {"gathered": self.size * at_a_time}
+        return {"gathered": self.size * behind}
 
     def _head_gathers(self) -> int:
         """Return the numbers of the head's weight, and of the message that brought it, which goes with the next one."""
@@ -252,7 +258,10 @@ class _Step:
     def _backward(self, left: int) -> dict[str, int]:
         part, block = self.part, self.part.block
         found = {
-            **self._whole((1 + self._ahead(left)) * block.gathered),  # this block's, and those on their way
+            **self._whole(
+                (1 + self._ahead(left)) * block.gathered,  # this block's, and those on their way
+                left * block.gathered + part.embedding.gathered,
+            ),
             "block at work": kept.at_work(self.config, self.axes, self.device, self.tokens),
             "gradient buffers": 4 * block.whole,
         }
@@ -275,7 +284,7 @@ class _Step:
     def _embedding(self) -> dict[str, int]:
         """Return the embedding's gradient: gathered weight, gradient of its format, message of both formats."""
         numbers = self.part.embedding.gathered
-        return {**self._whole(numbers), "gradient buffers": (self.size + self._reduced) * numbers}
+        return {**self._whole(numbers, numbers), "gradient buffers": (self.size + self._reduced) * numbers}
 
     def _messages(self) -> int:
         """Return the buffers into which a pipeline's stages receive streams and their gradients, one a micro-batch.
