@@ -22,6 +22,10 @@ NORM = 4
 FIXED = 12
 """Bytes of weight and gradient that an update reads and writes: weight twice, gradient once, fp32."""
 MOMENTS = {"adamw": 2, "muon": 1, "sgd": 1}
+ROUNDING = 66
+"""Bytes of a moment in bf16 that its way through fp32 and its stochastic rounding move beside the update itself, each
+operation on its own (train.precision.stochastic_rounding): to fp32 6, random bits 4, added 12, cut off 8, difference 8,
+compared 5, chosen 13, to bf16 6, copied 4."""
 ADDED = 12
 """Bytes of a gradient that is added to another: both read, the sum written, fp32 (torch's AccumulateGrad)."""
 MUON_PASSES = 40
@@ -41,8 +45,9 @@ def update_time(config: RunConfig, axes: Axes, rank: int, device: Device) -> flo
         matrices = [weight for weight in block_weights(config.model).values() if len(weight.shape) > 1]
         hidden = part.blocks * largest_shards(matrices, axes.fsdp if part.sharded else 1, axes.tp, axes.ep)
     plain = "adamw" if name == "muon" else name
-    moments = 2 * each * MOMENTS[plain]
-    moved = (NORM + FIXED + moments) * (part.shard - hidden) + (NORM + FIXED + 2 * each + MUON_PASSES) * hidden
+    moment = 2 * 4 + (ROUNDING if each == 2 else 0)  # the update itself is of fp32 ones
+    moments = moment * MOMENTS[plain]
+    moved = (NORM + FIXED + moments) * (part.shard - hidden) + (NORM + FIXED + moment + MUON_PASSES) * hidden
     taken = moved / device.memory * STREAMED / UPDATED
     if config.memory.offload == "optimizer":
         assert device.host is not None
