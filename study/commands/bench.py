@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from study.commands import add_json, emit
+from study.storage.mounts import check_out
 from train.spec.interrupts import INTERRUPTED
 
 BENCHES = {"comm": "study.bench.comm", "pipeline": "study.bench.pipeline", "strategies": "study.bench.strategies"}
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
         print(usage(f"study bench {options.what}", bench.PURPOSE, bench.KEYS))
         return 0
+    check_out(options.words)
     lines, said = bench.run(options.words)
     if options.json:
         emit("bench", None, said)

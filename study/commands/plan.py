@@ -12,6 +12,7 @@ from typing import Protocol
 from study import text as terminal
 from study.commands import add_json, emit
 from study.planning.reply import Reply
+from study.storage.mounts import check_out
 from train.spec.interrupts import WRONG
 
 PLANS = {
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
         near = difflib.get_close_matches(options.what, PLANS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(PLANS)}"
         raise ValueError(f"unknown plan {options.what!r}: {hint}")
+    check_out(options.words)
     plan: Plan = importlib.import_module(PLANS[options.what][0])
     found = plan.reply(options.words)
     if options.json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from study.config.schema import StudyConfig
@@ -12,18 +11,14 @@ from study.records.points import append_points
 from study.records.settings import settings
 from study.storage import locks
 from study.storage.files import write_atomic
-from study.storage.mounts import file_system
+from study.storage.mounts import obstacle
 from train.spec.yamlfile import dump
-
-OF_THE_KERNEL = ("proc", "sysfs")
-"""File systems in which nobody makes a folder, whatever the permissions say."""
 
 
 def check_writable(config: StudyConfig) -> None:
     """Raise ValueError where the study's folder cannot be made or written to, as far as that is seen unwritten."""
     folder = folder_of(config).path
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK)) or file_system(there) in OF_THE_KERNEL:
+    if (there := obstacle(folder)) is not None:
         raise ValueError(f"paths.runs={config.paths.runs}: {there} is no folder that can be written to: name another")
 
 

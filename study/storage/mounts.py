@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+
+OF_THE_KERNEL = ("proc", "sysfs")
+"""File systems in which nobody makes a folder, whatever the permissions say."""
 
 
 def file_system(path: Path) -> str:
@@ -24,3 +29,18 @@ def holding(path: Path, mounts: str) -> str:
         if path.is_relative_to(point) and len(point.parts) >= deepest:  # of two on one place the later lies above
             deepest, kind = len(point.parts), after.split(" ")[0]
     return kind
+
+
+def obstacle(folder: Path) -> Path | None:
+    """Return the place that keeps a folder from being made or written to, as far as that is seen unwritten."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    writable = there.is_dir() and os.access(there, os.W_OK) and file_system(there) not in OF_THE_KERNEL
+    return None if writable else there
+
+
+def check_out(words: Sequence[str]) -> None:
+    """Raise ValueError for an `out=FOLDER` among words of the command line in which nothing can be written."""
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key == "out" and equals and value and (there := obstacle(Path(value))) is not None:
+            raise ValueError(f"out={value}: {there} is no folder that can be written to: name another")
