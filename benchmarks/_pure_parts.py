@@ -38,10 +38,10 @@ STUDY = tuple(f"tests/study/{name}.py" for name in (
     "reconcile/test_reconcile_disk", "reconcile/test_reconcile_last", "reconcile/test_reconcile_retry",
     "reconcile/test_reconcile_two_phase", "records/test_records_lineage", "records/test_records_outcomes",
     "records/test_records_point", "search/test_search_ahead", "search/test_search_outlook", "search/test_search_retry",
-    "search/test_search_shown", "search/test_search_usage", "status/test_status_cost", "status/test_status_filters",
-    "status/test_status_overview", "status/test_status_selection", "status/test_status_states",
-    "storage/test_storage_hostile", "storage/test_storage_study_names", "sweep/test_sweep_table", "test_text",
-    "test_text_numbers",
+    "search/test_search_shown", "search/test_search_usage", "status/test_status_budget", "status/test_status_cost",
+    "status/test_status_filters", "status/test_status_overview", "status/test_status_selection",
+    "status/test_status_states", "storage/test_storage_hostile", "storage/test_storage_study_names",
+    "sweep/test_sweep_table", "test_text", "test_text_numbers",
 ))  # fmt: skip
 PLANNING = ("tests/study/planning", "tests/train/spec/step_time")
 DIAGNOSIS = ("tests/study/diagnosis",)

@@ -288,7 +288,13 @@ def test_jobs_without_a_design_stay_and_others_are_multiplied() -> None:
     trunks = replace(
         config(replace(SEARCH, tokens=(204_800,))), batch=STEP, optim=LR, schedule=ScheduleConfig(name="wsd")
     )
-    jobs = [["seed=1"], ["search=grid", "seed=2"], ["search=asha"], ["search=ladder", "a=1"], ["search=trunk_and_branch"]]
+    jobs = [
+        ["seed=1"],
+        ["search=grid", "seed=2"],
+        ["search=asha"],
+        ["search=ladder", "a=1"],
+        ["search=trunk_and_branch"],
+    ]
     found = designs.expand(jobs, Composer())
     assert found[:3] == [("seed=1",), ("search=grid", "seed=2"), ("search=asha",)]
     assert found[3] == ("search=ladder", "a=1", "model.width=64", "model.layers=3", "budget.tokens_per_param=5.0")
