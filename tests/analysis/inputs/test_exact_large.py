@@ -144,6 +144,7 @@ def test_a_long_fit_says_once_what_it_is_at(quiet: logging.Logger, capsys: pytes
     assert quiet.handlers == []
     quiet.info("unheard")
     large.told(5_000)
+    assert len(quiet.handlers) == 1
     large.told(10**6)
     assert len(quiet.handlers) == 1 and quiet.propagate is False
     quiet.info("fitting %s", "E")
