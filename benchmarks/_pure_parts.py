@@ -29,7 +29,7 @@ ANALYSIS = (*(str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/anal
 )))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
     "asha_auto", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit",
-    "pbt_decisions", "replay", "rungs", "samplers", "schedulers", "space", "trials",
+    "pbt_decisions", "replay", "replay_by_hand", "rungs", "samplers", "schedulers", "space", "trials",
 ))  # fmt: skip
 STUDY = tuple(f"tests/study/{name}.py" for name in (
     "commands/test_commands_shown", "executors/test_executors_limits", "executors/test_executors_queue_reasons",
