@@ -19,6 +19,7 @@ from analysis.values.study_result import BacktestRun
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.approaches.optimum import Repeats
     from analysis.values.blocks import Kinds
     from analysis.values.study_result import Fit
 
@@ -27,9 +28,13 @@ EXAMPLES = ("python -m analysis.score fit=reports/isoflop/fit.json runs=runs/lar
 KEYS = (
     Key("fit", "fit.json as analysis.fit wrote it, with runs.csv beside it", required=True),
     *load.KEYS,
+    Key("unique_tokens", "predict for text of so many distinct tokens, which wear out as they are repeated", None,
+        commandline.number),
+    Key("repeats", "R_D:..,R_N:.. half-lives of repeated data (default 15.4 and 5.31, Muennighoff et al. 2023)", {},
+        commandline.constants),
     Key("show", "largest number of rows to print, the largest runs first", 20, commandline.whole),
     Key("out", "folder for score.json (default: none is written)"),
-)
+)  # fmt: skip
 SAME = 1e-9
 """Rows whose numbers agree to this share are one run."""
 FEWEST_SIDED = 5
@@ -52,20 +57,32 @@ class Score:
     other_corpora: tuple[str, ...] = ()
 
 
-def score(fit: Fit, frame: pd.DataFrame, fitted: pd.DataFrame | None = None) -> Score:
+def score(
+    fit: Fit,
+    frame: pd.DataFrame,
+    fitted: pd.DataFrame | None = None,
+    *,
+    unique_tokens: float | None = None,
+    repeats: Repeats | None = None,
+) -> Score:
     """Return the errors of a fit's law on the used rows of a tidy frame that are not among the `fitted` ones.
 
+    With `unique_tokens`, the law is read for text of so many distinct tokens, which wear out as they are repeated.
     Raises ValueError where the fit has no law of the loss, the rows' kinds are others than the fit's, or all are known.
     """
     import numpy as np
 
-    from analysis.results.predicted import with_prediction
+    from analysis.approaches import optimum
+    from analysis.results.predicted import with_prediction, with_repeats
 
     good = frame[frame["used"]].reset_index(drop=True)
     if len(good):
         _refuse_kinds(fit.kinds, good)
     known = np.zeros(len(good), dtype=bool) if fitted is None else _known(good, fitted[fitted["used"]])
-    new = with_prediction(fit, good[~known])
+    if unique_tokens is None:
+        new = with_prediction(fit, good[~known])
+    else:
+        new = with_repeats(fit, good[~known], unique_tokens, repeats or optimum.Repeats())
     new = new[np.isfinite(new["predicted"])].sort_values("flops", ascending=False, kind="stable")
     if not len(new):
         why = "the fit has seen all of them" if len(good) and known.all() else "its law gives no loss for them"
@@ -152,6 +169,18 @@ def _known(good: pd.DataFrame, fitted: pd.DataFrame) -> Any:
     return np.array([tuple(row) in seen for row in np.round(ours, decimals).tolist()])
 
 
+def _half_lives(given: Mapping[str, float], unique: float | None) -> Repeats:
+    """Return R_D and R_N as given; ValueError for other names, what is not positive, or without distinct tokens."""
+    from analysis.approaches.optimum import Repeats
+
+    if given and unique is None:
+        raise ValueError("repeats= says how repeated tokens wear out: give unique_tokens=, the number of distinct ones")
+    for name, value in given.items():
+        if name not in ("R_D", "R_N") or not value > 0:
+            raise ValueError(f"repeats={name}:{value:g}: the constants are R_D and R_N, both above 0")
+    return Repeats(given.get("R_D", Repeats.tokens), given.get("R_N", Repeats.params))
+
+
 def act(options: Mapping[str, Any]) -> int:
     """Print the score, and write score.json where a folder is given."""
     import pandas as pd
@@ -162,8 +191,9 @@ def act(options: Mapping[str, Any]) -> int:
     fit = study_result.load(path)
     beside = path.parent / "runs.csv"
     fitted = pd.read_csv(beside) if beside.is_file() else None
-    found = score(fit, load.load(options), fitted)
-    print(f"law        {fit.form}\n")
+    unique, half = options["unique_tokens"], _half_lives(options["repeats"], options["unique_tokens"])
+    found = score(fit, load.load(options), fitted, unique_tokens=unique, repeats=half)
+    print(f"law        {fit.form}" + ("\n" if unique is None else f" of {numbers.count(unique)} distinct tokens\n"))
     print(text(found, fit.kinds.loss, options["show"]))
     if fitted is None:
         print(f"note: {beside} is not there: rows that the fit has seen could not be left out")

@@ -181,7 +181,7 @@ def test_the_command_says_the_score_and_writes_it_where_it_is_told(
     law.form = "chinchilla"
     monkeypatch.setattr(study_result, "load", lambda path: law)
     monkeypatch.setattr(load, "load", lambda options: rows(("a", 1e18, 1.6)))
-    given = {"fit": str(tmp_path / "fit.json"), "show": 20, "out": ""}
+    given = {"fit": str(tmp_path / "fit.json"), "show": 20, "unique_tokens": None, "repeats": {}, "out": ""}
     assert score.act(given) == 0
     said = capsys.readouterr().out
     assert said.startswith("law        chinchilla\n\n  run ")
@@ -195,3 +195,38 @@ def test_the_command_says_the_score_and_writes_it_where_it_is_told(
     (written,) = (tmp_path / "new" / "folder").iterdir()
     assert f"wrote {written}" in said and written.name == "score.json"
     assert [line["key"] for line in json.loads(written.read_text())["lines"]] == ["a"]
+
+
+def test_repeated_text_wears_out_as_in_the_law_of_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """R_D without bound is text as if new; by hand: U = 1e8 read five times is worth U (1 + R (1 - exp(-4 / R)))."""
+    every = studies.isoflop(0, noise=0.001, budgets=(4e11, 1.2e12, 4e12, 1.3e13))
+    every[every["flops"] < 1e13].to_csv(tmp_path / "seen.csv", index=False)
+    largest = every[every["flops"] > 1e13]
+    largest.to_csv(tmp_path / "new.csv", index=False)
+    asked = [f"runs={tmp_path / 'seen.csv'}", f"out={tmp_path}", "resamples=20", "report=no", "sensitivity=no"]
+    assert fit_command(asked) == 0
+    given = [f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / 'new.csv'}", f"out={tmp_path}"]
+
+    def losses(*keys: str) -> dict[float, tuple[float, float]]:
+        assert score.main([*given, *keys]) == 0
+        lines = json.loads((tmp_path / "score.json").read_text())["lines"]
+        return {line["tokens"]: (line["params"], line["predicted"]) for line in lines}
+
+    new = losses()
+    unique = min(new) / 5.0
+    few = losses(f"unique_tokens={unique}")
+    assert all(few[tokens][1] > new[tokens][1] for tokens in new)
+    endless = losses(f"unique_tokens={unique}", "repeats=R_D:1e9,R_N:1e9")
+    assert all(endless[tokens][1] == pytest.approx(new[tokens][1], rel=1e-6) for tokens in new)
+    law = study_result.load(tmp_path / "fit.json").params
+    size, data, half = new[min(new)][0], min(new), 15.0
+    worth = unique * (1.0 + half * -math.expm1(-4.0 / half))
+    said = losses(f"unique_tokens={unique}", f"repeats=R_D:{half},R_N:1e9")[data][1]
+    assert said == pytest.approx(law["E"] + law["A"] / size ** law["alpha"] + law["B"] / worth ** law["beta"], rel=1e-6)
+    capsys.readouterr()
+    for keys, cure in (
+        (["repeats=R_D:2"], "give unique_tokens="), (["unique_tokens=1e6", "repeats=R_X:2"], "R_D and R_N"),
+        (["unique_tokens=1e6", "repeats=R_D:0"], "above 0"),
+    ):  # fmt: skip
+        assert score.main([*given, *keys]) == 2
+        assert cure in capsys.readouterr().err
