@@ -32,16 +32,17 @@ SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
     "pbt_decisions", "replay", "replay_by_hand", "rungs", "samplers", "schedulers", "space", "trials",
 ))  # fmt: skip
 STUDY = tuple(f"tests/study/{name}.py" for name in (
-    "commands/test_commands_shown", "executors/test_executors_limits", "executors/test_executors_queue_reasons",
-    "failures/test_failures_kinds", "failures/test_failures_retry_policy", "job/test_job", "job/test_job_blame",
-    "job/test_job_lanes", "job/test_job_ranks", "planning/test_planning_sizing", "reconcile/test_reconcile_decide",
-    "reconcile/test_reconcile_disk", "reconcile/test_reconcile_last", "reconcile/test_reconcile_retry",
-    "reconcile/test_reconcile_two_phase", "records/test_records_lineage", "records/test_records_outcomes",
-    "records/test_records_point", "search/test_search_ahead", "search/test_search_outlook", "search/test_search_retry",
-    "search/test_search_shown", "search/test_search_usage", "status/test_status_budget", "status/test_status_cost",
-    "status/test_status_filters", "status/test_status_overview", "status/test_status_selection",
-    "status/test_status_states", "storage/test_storage_hostile", "storage/test_storage_study_names",
-    "sweep/test_sweep_table", "test_text", "test_text_numbers",
+    "commands/test_commands_shown", "executors/test_executors_by_hand", "executors/test_executors_limits",
+    "executors/test_executors_queue_reasons", "failures/test_failures_kinds", "failures/test_failures_retry_policy",
+    "job/test_job", "job/test_job_blame", "job/test_job_lanes", "job/test_job_ranks", "planning/test_planning_sizing",
+    "reconcile/test_reconcile_decide", "reconcile/test_reconcile_disk", "reconcile/test_reconcile_last",
+    "reconcile/test_reconcile_retry", "reconcile/test_reconcile_two_phase", "records/test_records_lineage",
+    "records/test_records_outcomes", "records/test_records_point", "search/test_search_ahead",
+    "search/test_search_by_hand", "search/test_search_outlook", "search/test_search_retry", "search/test_search_shown",
+    "search/test_search_usage", "status/test_status_budget", "status/test_status_cost", "status/test_status_filters",
+    "status/test_status_overview", "status/test_status_selection", "status/test_status_states",
+    "storage/test_storage_hostile", "storage/test_storage_study_names", "sweep/test_sweep_table", "test_text",
+    "test_text_numbers",
 ))  # fmt: skip
 PLANNING = ("tests/study/planning", "tests/train/spec/step_time")
 DIAGNOSIS = ("tests/study/diagnosis",)

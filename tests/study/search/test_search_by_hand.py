@@ -1,0 +1,189 @@
+"""A search's device time and what it comes to, by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from study.search import outlook
+from study.search.outlook import Course, Outlook, course, ever_better
+from study.search.usage import DeviceTime
+from sweeps.history import Event, Reported, Started, Unit
+from sweeps.schedulers.base import Scheduler
+from sweeps.space import Choice
+
+
+def used(*units: tuple[float, float | None, float], hours: float | None = 1.0) -> DeviceTime:
+    """Return the time of two GPUs after units (seconds, training, FLOPs)."""
+    made = DeviceTime(hours, 2, 1000)
+    for seconds, training, flops in units:
+        made.end(0, 0, flops, {"how": "reached", "seconds": seconds, "training": training})
+    return made
+
+
+def test_before_anything_was_timed_a_sixteenth_of_what_is_left_is_set_aside() -> None:
+    found = used()
+    assert (found.left, found.expected(0, 1e9), found.start_up, found.seconds_per_flop) == (3600.0, None, None, None)
+    assert found.reservation(0, 1e9) == 3600.0 / 16 == 225.0
+    found.start(7, 225.0)
+    assert found.left == 3375.0 and found.affordable(0, 1e30)
+    found.end(7, 0, 1e9, {"how": "failed", "seconds": 12.0, "limited": True})
+    assert (found.used, found.left) == (24.0, 3576.0)
+    assert found.reservation(0, 1e9) == pytest.approx(3576.0 / 16 * 1.5), "it hit its limit, and gets half more"
+    assert found.reservation(1, 1e9) == pytest.approx(3576.0 / 16)
+    found.end(8, 0, 1e9, {"how": "lost", "seconds": 0.0, "limited": True})
+    assert found.reservation(0, 1e9) == pytest.approx(3576.0 / 16 * 2.25)
+
+
+def test_what_a_unit_is_expected_to_need_is_the_most_of_the_latest_and_a_quarter() -> None:
+    found = used((30.0, 20.0, 10.0), (15.0, 10.0, 10.0), (22.0, 10.0, 5.0))
+    # Starts of 10, 5 and 12 s; 2, 1 and 2 s a FLOP.
+    assert (found.start_up, found.seconds_per_flop) == (10.0, 2.0)
+    assert found.expected(0, 100.0) == 1.25 * (12 + 2 * 100) * 2
+    assert found.start_share(0.05) == 10.0 / (2.0 * 1000 * 0.05)
+    assert found.affordable(0, 100.0) and not found.affordable(0, 10_000.0)
+    assert found.reservation(0, 10_000.0) == found.left == 3600 - 2 * 67
+    assert found.reservation(0, 100.0) == 530.0
+    exactly = (3466 / 2.5 - 12) / 2
+    assert found.affordable(0, exactly * (1 - 1e-12)) and not found.affordable(0, exactly * (1 + 1e-9))
+
+
+def test_units_that_did_not_end_or_did_nothing_are_not_timed() -> None:
+    found = used()
+    found.end(0, 0, 10.0, {"how": "failed", "seconds": 5.0, "training": 4.0})
+    found.end(0, 0, 0.0, {"how": "reached", "seconds": 5.0, "training": 4.0})
+    assert found.expected(0, 1.0) is None and found.used == 20.0
+    found.end(0, 0, 10.0, {"how": "reached", "seconds": 5.0})
+    assert found.seconds_per_flop == 0.5 and found.start_up is None
+    found.end(0, 0, 10.0, {"how": "reached", "seconds": 5.0, "training": 6.0, "warm": True})
+    assert found.expected(0, 10.0) == 1.25 * 0.6 * 10 * 2, "a warm worker started nothing"
+
+
+def test_the_latest_thirty_two_count() -> None:
+    slow = used(*[(200.0, 100.0, 10.0)] * 3, *[(3.0, 2.0, 10.0)] * 32)
+    assert (slow.start_up, slow.seconds_per_flop) == (1.0, 0.2)
+    assert slow.expected(0, 10.0) == 1.25 * 3.0 * 2
+    one = used((200.0, 100.0, 10.0), *[(3.0, 2.0, 10.0)] * 31)
+    assert one.expected(0, 10.0) == 1.25 * 200 * 2
+    assert used((3.0, 2.0, 1.0), (3.0, 2.0, 1.0)).start_up is None, "three are enough, two are not"
+
+
+def test_without_a_limit_nothing_is_set_aside() -> None:
+    free = used(hours=None)
+    assert free.left is None and free.reservation(0, 1.0) is None and free.affordable(0, 1e30)
+    free.start(3, None)
+    assert free.reserved == {}
+    spent = used((1800.0, 1800.0, 1.0))
+    assert spent.left == 0.0 and not spent.affordable(0, 1.0) and not DeviceTime(0.0, 1, 1).affordable(0, 1.0)
+
+
+class Listed(Scheduler):
+    """Wants units in the order given, each after its trial's report, and every trial once per unit."""
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self.units, self.seen = list(units), list[Event]()
+
+    def apply(self, event: Event) -> None:
+        """Note an event."""
+        self.seen.append(event)
+        if isinstance(event, Started):
+            self.units.remove(event.unit)
+
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what is left."""
+        yield from self.units
+
+
+def ahead(*units: Unit, workers: int = 1, budget: float | None = None, most: int = 99, settings: int = 9) -> Course:
+    asked: Any = SimpleNamespace(
+        R=8, budget=budget, make_scheduler=lambda: Listed(units),
+        make_space=lambda: SimpleNamespace(domains={"a": Choice(tuple(range(settings)))}),
+    )  # fmt: skip
+    return course(asked, 10.0, workers, ever_better(), most)
+
+
+def test_a_course_by_the_clock() -> None:
+    assert ahead(Unit(0, 4), Unit(1, 8), Unit(0, 8)) == Course(2, 2, 3, 160.0, 160.0, 120.0)
+    assert ahead(Unit(0, 4), Unit(1, 8), Unit(0, 8), workers=2) == Course(2, 2, 3, 160.0, 80.0, 160.0)
+    assert ahead(Unit(0, 4), Unit(1, 7)) == Course(2, 0, 2, 110.0, 110.0, math.inf)
+    assert ahead() == Course(0, 0, 0, 0.0, 0.0, math.inf)
+
+
+def test_a_copy_pays_from_where_it_was_copied() -> None:
+    assert ahead(Unit(0, 4), Unit(1, 8, parent=(0, 3))).flops == 40 + 50
+    assert ahead(Unit(0, 4), Unit(1, 2, parent=(0, 3))).flops == 40
+
+
+def test_a_course_ends_with_its_budget_its_units_and_its_settings() -> None:
+    units = (Unit(0, 4), Unit(1, 4), Unit(2, 1), Unit(0, 8))
+    assert ahead(*units, budget=50.0) == Course(2, 0, 2, 50.0, 50.0, math.inf), "what still fits is taken"
+    assert ahead(*units, budget=40.0).units == 1 and ahead(*units, budget=39.9).units == 1
+    assert ahead(*units, most=2) == Course(2, 0, 2, 80.0, 80.0, math.inf)
+    assert ahead(*units, most=0).units == 0
+    assert ahead(*units, settings=2) == Course(2, 1, 3, 120.0, 120.0, 120.0), "there are no more settings to try"
+    assert ahead(*units, settings=1) == Course(1, 1, 2, 80.0, 80.0, 80.0)
+
+
+def test_losses_are_reported_as_they_come() -> None:
+    value = ever_better()
+    assert [value(3, 1), value(1, 9), value(3, 2)] == [0.0, -1.0, -2.0]
+    chance, again = outlook.by_chance(5), outlook.by_chance(5)
+    assert [chance(n, 1) for n in (0, 0, 1)] == [again(n, 1) for n in (0, 0, 1)]
+    assert isinstance(Reported(0, 1, chance(0, 2)).value, float)
+
+
+def test_words_for_what_a_search_comes_to() -> None:
+    asked: Any = SimpleNamespace(pauses=False)
+    found = Outlook(11.6, 3.456, 17.5, 1.2345e15, 7.2e14, 0.0, 4.56e14, True)
+    assert outlook.lines(asked, found, 1e11, "as measured") == [
+        "  about 18 units, 1.23e15 FLOPs, 2 h with these workers, as measured",
+        "  about 3.5 of 12 trials trained to the end",
+    ]
+    none = outlook.lines(asked, Outlook(1.0, 0.0, 1.0, 1e9, 1e9, 0.25, 4.56e14, True), 1e9, "x")
+    assert none[2] == "  in 25 % of simulations with random losses, none was: 4.56e14 FLOPs would do"
+
+
+def over(**changes: Any) -> Any:
+    """Return a search that is over, whose one trial came to 4 of 8 tokens of 10 FLOPs each."""
+    trial = SimpleNamespace(at=4, value=1.5, values={4: 1.5}, failed=False, flops_per_token=10.0)
+    settings = SimpleNamespace(R=8, budget=50.0, gpu_hours=None, pauses=False)
+    usage = used((3.0, 2.0, 10.0))
+    given = {"settings": settings, "trials": {0: trial}, "over": True, "stopped": False, "incumbent": trial,
+             "scheduler": Listed([Unit(0, 8)]), "flops_per_token": 10.0, "spent": 40.0, "usage": usage}  # fmt: skip
+    return SimpleNamespace(**{**given, **changes})
+
+
+def test_a_search_that_finished_nothing_says_what_would_have_been_enough() -> None:
+    said = "no trial was trained to the end: the budget is used up"
+    assert outlook.nothing_finished(over()) == f"{said}: search.budget_flops=8e1 would have brought the best one there"
+    hours: Any = SimpleNamespace(R=8, budget=None, gpu_hours=1.0, pauses=False)
+    expected = (6.0 + 1.25 * (1 + 0.2 * 40) * 2) / 3600
+    assert outlook.nothing_finished(over(settings=hours)) == (
+        f"{said}: search.budget_gpu_hours={expected:.3g} would have brought the best one there"
+    )
+    assert outlook.nothing_finished(over(settings=hours, usage=used())) == said
+    enough: Any = SimpleNamespace(R=8, budget=80.0, gpu_hours=1.0, pauses=False)
+    assert "budget_gpu_hours" in outlook.nothing_finished(over(settings=enough)), "FLOPs were not short"
+    assert outlook.nothing_finished(over(incumbent=None, flops_per_token=None)) == said
+    assert outlook.nothing_finished(over(scheduler=Listed([]))).endswith(
+        "none was among the best of enough at each rung: more search.trials continue it"
+    )
+    assert "none came to a loss" in outlook.nothing_finished(over(scheduler=Listed([]), incumbent=None))
+    assert outlook.nothing_finished(over(over=False)) == outlook.nothing_finished(over(stopped=True)) == ""
+
+
+def test_a_search_whose_trials_all_broke_says_so() -> None:
+    broken = SimpleNamespace(at=4, value=math.inf, values={4: math.inf}, failed=False, flops_per_token=10.0)
+    failed = SimpleNamespace(at=0, value=math.inf, values={}, failed=True, flops_per_token=10.0)
+    said = outlook.nothing_finished(over(trials={0: broken, 1: failed}))
+    assert said == "no trial was trained to the end: 2 of 2 failed or diverged"
+    late = SimpleNamespace(at=8, value=math.inf, values={4: 1.0, 8: math.inf}, failed=False, flops_per_token=10.0)
+    fine = SimpleNamespace(at=4, value=1.0, values={4: 1.0}, failed=False, flops_per_token=10.0)
+    said = outlook.nothing_finished(over(trials={0: late, 1: fine}))
+    assert "with a finite loss: 1 came there and diverged: narrow the ranges" in said
+    done = SimpleNamespace(at=8, value=1.0, values={8: 1.0}, failed=False, flops_per_token=10.0)
+    assert outlook.nothing_finished(over(trials={0: done})) == ""
