@@ -18,6 +18,9 @@ from study import text as terminal
 from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
 from train.spec.command_line import Parser
 
+HELP = ("-h", "--help", "help")
+"""Words that ask what there is."""
+
 
 class _WordsError(Exception):
     """Words of a command line that are not those of its command."""
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> int:
     """Run the command in these words and return its exit code."""
-    if not given or given[0] in ("-h", "--help", "help"):
+    if not given or given[0] in HELP:
         show(usage())
         return 0
     if given[0] == "--version":
@@ -59,6 +62,11 @@ def _run(given: Sequence[str]) -> int:
         hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
         print(f"study: unknown command {name!r}: {hint}", file=sys.stderr)
         return 2
+    return _command(name, given[1:])
+
+
+def _command(name: str, given: Sequence[str]) -> int:
+    """Run a command with the words behind its name; return its exit code."""
     command: Command = importlib.import_module(f"study.commands.{name.replace('-', '_')}")
     parser = _Parser(
         prog=f"python -m study {name}",
@@ -67,8 +75,11 @@ def _run(given: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
+    if hasattr(command, "about") and any(word in HELP for word in given):
+        show(command.about([word for word in given if word not in HELP]) or parser.format_help())
+        return 0
     try:
-        options = parser.parse_intermixed_args(given[1:])
+        options = parser.parse_intermixed_args(given)
     except _WordsError as error:
         return _refused(name, str(error), argparse.Namespace(json="--json" in given))
     try:

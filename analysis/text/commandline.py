@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from analysis.text.terminal import show
 
 Read = Callable[["Key", str], Any]
 FEWEST_RESAMPLES = 20
+WIDTH = 118
+"""Columns of a help text."""
 UNANSWERED = 3
 """Exit code where the command did what it was asked to, and the runs do not say what was asked for."""
 
@@ -24,7 +27,10 @@ class UnansweredError(ValueError):
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a command: its help, how its text is read, what it is where it is not given."""
+    """A key of a command: its help, how its text is read, what it is where it is not given.
+
+    kind: the type that the help shows; empty: by `read`, the choices or the default.
+    """
 
     name: str
     help: str
@@ -32,6 +38,16 @@ class Key:
     read: Read | None = None
     required: bool = False
     choices: tuple[str, ...] = ()
+    kind: str = ""
+
+    @property
+    def type_name(self) -> str:
+        """What a value is, in a word."""
+        if self.kind or self.read in _TYPES:
+            return self.kind or _TYPES[self.read]
+        if isinstance(self.default, tuple | list):
+            return "list"
+        return "choice" if self.choices else "text"
 
     def value(self, text: str) -> Any:
         """Return the value of this text; ValueError says what is allowed."""
@@ -143,15 +159,29 @@ def refuse_repeated(words: Iterable[str]) -> None:
 def usage(command: str, purpose: str, keys: Sequence[Key], examples: Sequence[str] = ()) -> str:
     """Return the help of a command."""
     first = next((f"{key.name}=... " for key in keys if key.required), "")
-    width = max(len(key.name) for key in keys) + 2
-    lines = [f"usage: python -m {command} {first}[key=value ...]", "", purpose, ""]
-    for key in keys:
-        default = "" if key.required or key.default in ("", None) else f" (default {_shown(key.default)})"
-        choices = f": {', '.join(key.choices)}" if key.choices else ""
-        lines.append(f"  {key.name:<{width}}{key.help}{choices}{default}")
+    lines = [f"usage: python -m {command} {first}[key=value ...]", "", purpose, "", *key_lines(keys)]
     if examples:
         lines += ["", "examples:", *(f"  {example}" for example in examples)]
     return "\n".join(lines)
+
+
+def key_lines(keys: Sequence[Key]) -> list[str]:
+    """Return the lines of each key: name, type, what it is, its choices and its default."""
+    width, kinds = max(len(key.name) for key in keys) + 2, max(len(key.type_name) for key in keys) + 2
+    lines = []
+    for key in keys:
+        default = "" if key.required or key.default in ("", None) else f" (default {_shown(key.default)})"
+        choices = f": {', '.join(key.choices)}" if key.choices else ""
+        lead = f"  {key.name:<{width}}{key.type_name:<{kinds}}"
+        lines += textwrap.wrap(
+            f"{key.help}{choices}{default}",
+            WIDTH,
+            initial_indent=lead,
+            subsequent_indent=" " * len(lead),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
 
 
 def run(
@@ -201,3 +231,14 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict | tuple | list):
         return ",".join(map(str, value)) or "none"
     return str(value)
+
+
+_TYPES: Mapping[Read | None, str] = {
+    number: "number",
+    share: "share",
+    whole: "int",
+    resamples: "int",
+    switch: "yes|no",
+    constants: "NAME:NUMBER,…",
+    names: "NAME:NAME,…",
+}

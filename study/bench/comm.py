@@ -18,7 +18,10 @@ from study.storage.files import write_atomic
 from train.spec.communication.cluster import write_profile
 
 PURPOSE = "Time collectives between ranks of this machine, fit links to them, and measure a GPU where there is one."
-KEYS = tuple(Key(one.name, one.metadata["help"], one.default) for one in fields(CommSettings))
+KEYS = tuple(
+    Key(one.name, one.metadata["help"], one.default, kind=str(one.type).removesuffix(" | None").replace("str", "text"))
+    for one in fields(CommSettings)
+)
 
 
 def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -59,7 +62,12 @@ def as_fields(results: Results, fits: Fits, files: Mapping[str, str]) -> dict[st
 def _results(asked: Wanted) -> tuple[Results, bool]:
     """Return what was measured, now or before, and whether Ctrl-C ended it."""
     if asked.results is not None:
-        return results_of(asked.results), False
+        results = results_of(asked.results)
+        if not results.points and results.device is None:
+            raise ValueError(
+                f"results={asked.results} holds no measurement: give what a measurement wrote, or leave it out"
+            )
+        return results, False
     messages = len(asked.collectives) * len(asked.sizes)
     alone = "one GPU, without messages: its ceilings, about half a minute"
     _log(alone if asked.ranks == 1 else f"{asked.ranks} ranks over {asked.backend}: {messages} messages")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.text.commandline import refuse_repeated
 from train.spec.communication.messages import COLLECTIVES
 from train.spec.config import key
 from train.spec.from_mapping import read
@@ -19,6 +20,7 @@ BACKENDS = ("gloo", "nccl")
 GROWTH = 4
 """Each size of a range is so many times the one before."""
 MOST_RANKS = 64
+MOST_BYTES = 64 << 30
 
 
 @dataclass(frozen=True)
@@ -118,20 +120,24 @@ def check_ranks(ranks: int, backend: str, gpus: int, least: int | None = None) -
 
 
 def _mapping(words: Sequence[str]) -> dict[str, str | None]:
+    refuse_repeated(words)
     found: dict[str, str | None] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise ValueError(f"{word!r} is no setting: write KEY=VALUE, as ranks=2 backend=gloo sizes=1K:16M")
-        found[name] = None if value in ("null", "") else value
+        if not value:
+            raise ValueError(f"{name}= has no value: leave it out, or write {name}=VALUE")
+        found[name] = None if value == "null" else value
     return found
 
 
 def _size(word: str, text: str) -> int:
     match = SIZE.fullmatch(word)
-    if match is None or int(match[1]) * UNITS[match[2].upper()] < 4:
+    found = int(match[1]) * UNITS[match[2].upper()] if match is not None else 0
+    if not 4 <= found <= MOST_BYTES:
         raise ValueError(
-            f"sizes={text} is not allowed: {word!r} is no size of 4 bytes or more; write 1K:16M, or 1024,64K,1M (K, M "
-            "and G are powers of 1024)"
+            f"sizes={text} is not allowed: {word!r} is no size of 4 bytes or more, {MOST_BYTES >> 30}G at most; write "
+            "1K:16M, or 1024,64K,1M (K, M and G are powers of 1024)"
         )
-    return int(match[1]) * UNITS[match[2].upper()]
+    return found

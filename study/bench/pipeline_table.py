@@ -9,6 +9,7 @@ from statistics import median
 
 from study.text import aligned, percent
 from train.spec.config import ParallelConfig
+from train.spec.largest import shown
 from train.spec.pipeline_layout import SCHEDULES, micro_batches, stages_per_rank
 from train.spec.pipeline_schedule.closed_forms import plain_idle_share
 from train.spec.pipeline_schedule.simulation import Timeline, even_times, simulate, waiting
@@ -18,6 +19,9 @@ NEAR = 0.03
 """How near a simulated idle share has to come to a measured one."""
 DRAWS = 200
 """Steps that are simulated, each of drawn ones."""
+MOST_RANKS, MOST_STAGES, MOST_MICRO_BATCHES, MOST_MS = 1024, 64, 1 << 16, 1e9
+MOST_PASSES = 2_000_000
+"""All that are simulated are simulated in a minute."""
 LITTLE = 0.10
 """An idle share up to which a pipeline is taken to be full."""
 
@@ -113,13 +117,26 @@ def measured_table(found: Sequence[Found]) -> list[str]:
 
 def check(asked: Asked) -> None:
     """Raise ValueError, naming key and value, for what cannot be compared."""
-    if asked.pp < 2:
-        raise ValueError(f"pp={asked.pp} is not allowed: at least 2 ranks make a pipeline")
-    if asked.stages < 1:
-        raise ValueError(f"stages={asked.stages} is not allowed: at least 1 for each rank")
-    bad = [count for count in asked.micro_batches if count < 1]
-    if bad:
-        raise ValueError(f"micro_batches={bad[0]} is not allowed: at least 1")
+    if not 2 <= asked.pp <= MOST_RANKS:
+        few = "at least 2 ranks make a pipeline" if asked.pp < 2 else f"at most {MOST_RANKS:,} ranks"
+        raise ValueError(f"pp={shown(asked.pp)} is not allowed: {few}")
+    if not 1 <= asked.stages <= MOST_STAGES:
+        raise ValueError(
+            f"stages={shown(asked.stages)} is not allowed: at least 1 for each rank, at most {MOST_STAGES}"
+        )
+    for count in asked.micro_batches:
+        if not 1 <= count <= MOST_MICRO_BATCHES:
+            raise ValueError(f"micro_batches={shown(count)} is not allowed: 1 to {MOST_MICRO_BATCHES:,}")
+    for name in ("forward_ms", "backward_ms", "message_ms"):
+        if getattr(asked, name) > MOST_MS:
+            raise ValueError(f"{name}={getattr(asked, name):g} is not allowed: at most {MOST_MS:g} ms")
+    passes = asked.pp * asked.stages * sum(asked.micro_batches) * len(asked.schedules)
+    if passes > MOST_PASSES:
+        raise ValueError(
+            f"pp={asked.pp} with stages={asked.stages} and micro_batches={','.join(map(str, asked.micro_batches))} "
+            f"makes about {passes:,} passes to simulate, and {MOST_PASSES:,} are allowed: fewer of them, or fewer "
+            f"schedules than {len(asked.schedules)}"
+        )
     if asked.weight_ms is not None and asked.weight_ms > asked.backward_ms:
         raise ValueError(
             f"weight_ms={asked.weight_ms:g} is not allowed: at most backward_ms={asked.backward_ms:g}, of which it is "

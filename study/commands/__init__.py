@@ -55,7 +55,7 @@ exit codes: 0 success; 1 done, but something needs attention (a point failed, a 
 
 
 class Command(Protocol):
-    """What a command's module offers."""
+    """What a command's module offers; with sub-commands also `about(words)`, the help on the one that words name."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add its arguments."""

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from analysis.text.commandline import usage
 from study.commands import add_json, emit
 from study.storage.mounts import check_out
 from train.spec.interrupts import INTERRUPTED
@@ -33,18 +34,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     named = f"{{{','.join(BENCHES)}}}"
     parser.add_argument("what", choices=tuple(BENCHES), metavar=named, help="what to compare or to measure")
-    parser.add_argument("words", nargs="*", default=[], metavar="KEY=VALUE", help="settings; the word help lists them")
+    parser.add_argument(
+        "words", nargs="*", default=[], metavar="KEY=VALUE", help=f"python -m study bench {named} --help lists them"
+    )
     add_json(parser)
+
+
+def about(words: Sequence[str]) -> str | None:
+    """Return the help on what words name; None where they name nothing that there is."""
+    named = [word for word in words if word in BENCHES]
+    if not named:
+        return None
+    bench: Bench = importlib.import_module(BENCHES[named[0]])
+    return usage(f"study bench {named[0]}", bench.PURPOSE, bench.KEYS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare or measure; print a table, or one JSON object."""
     bench: Bench = importlib.import_module(BENCHES[options.what])
-    if "help" in options.words:
-        from analysis.text.commandline import usage
-
-        print(usage(f"study bench {options.what}", bench.PURPOSE, bench.KEYS))
-        return 0
     check_out(options.words)
     lines, said = bench.run(options.words)
     if options.json:

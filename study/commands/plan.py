@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from analysis.text.commandline import usage
 from study import text as terminal
 from study.commands import add_json, emit
 from study.planning.reply import Reply
@@ -16,14 +17,28 @@ from study.storage.mounts import check_out
 from train.spec.interrupts import WRONG
 
 PLANS = {
-    "memory": ("study.planning.memory.plan", "what each GPU holds, by component, and whether that fits"),
-    "step": ("study.planning.step.plan", "how long a step takes on a layout, and what limits it"),
+    "memory": (
+        "study.planning.memory.plan",
+        "study.planning.memory.question",
+        "what each GPU holds, by component, and whether that fits",
+    ),
+    "step": (
+        "study.planning.step.plan",
+        "study.planning.step.question",
+        "how long a step takes on a layout, and what limits it",
+    ),
     "parallel": (
         "study.bench.layouts",
+        "study.planning.parallel.question",
         "which layout of so many GPUs is predicted to be fastest, and why; measure=true runs the first few",
     ),
 }
-"""What can be planned: the module that answers, and what it says."""
+"""What can be planned: the module that answers, the one whose KEYS are its own, and what it says."""
+STUDY_KEYS = (
+    "model", "data.vocab_size", "data.sequence_length", "batch", "optim.name", "precision", "parallel", "memory",
+    "compile", "cluster.nodes", "cluster.gpus_per_node", "cluster.gpu_memory_gb",
+)  # fmt: skip
+"""Keys and sections of a study on which plans depend."""
 
 
 class Plan(Protocol):
@@ -36,15 +51,40 @@ class Plan(Protocol):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     names = f"{{{','.join(PLANS)}}}"
-    parser.add_argument("what", metavar=names, help="; ".join(f"{name}: {told}" for name, (_, told) in PLANS.items()))
+    parser.add_argument(
+        "what", metavar=names, help="; ".join(f"{name}: {told}" for name, (_, _, told) in PLANS.items())
+    )
     parser.add_argument(
         "words",
         metavar="KEY=VALUE",
         nargs="*",
         default=[],
-        help="as for python -m study.sweep, and the plan's own: docs/howto",
+        help=f"python -m study plan {names} --help lists them",
     )
     add_json(parser)
+
+
+def about(words: Sequence[str]) -> str | None:
+    """Return the help on the plan that words name; None where they name none."""
+    named = [word for word in words if word in PLANS]
+    if not named:
+        return None
+    from study.config.compose import conf_folder
+    from study.config.key_lines import lines_of
+
+    _, module, told = PLANS[named[0]]
+    own = importlib.import_module(module).KEYS
+    models = ", ".join(sorted(path.stem for path in (conf_folder() / "model").glob("*.yaml")))
+    return "\n".join(
+        [
+            usage(f"study plan {named[0]}", f"Predict {told}.", own),
+            "",
+            "Keys of the study, as for python -m study.sweep (the schema's defaults, a group's option may set others).",
+            "Groups: model=NAME, parallel=NAME, precision=NAME, optim=NAME, +reference=NAME;",
+            f"python -m study.sweep --help model describes their options. Models: {models}",
+            *lines_of(STUDY_KEYS),
+        ]
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from analysis.text.commandline import refuse_repeated
 
 MEMORY = "cluster.gpu_memory_gb"
 """The key that says how much memory a GPU has [GB]."""
+MOST_MEMORY = 10_000
+"""Far above any GPU [GB]."""
 
 
 def split(words: Sequence[str], own: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -33,13 +36,17 @@ def split(words: Sequence[str], own: Mapping[str, str]) -> tuple[dict[str, str],
     return found, rest
 
 
-def number(name: str, said: str | None) -> int | None:
-    """Return a word's whole number of at least 1; None where it is not said."""
+def number(name: str, said: str | None, most: int = 10**6) -> int | None:
+    """Return a word's whole number of at least 1 and at most `most` (1024, 1e3); None where it is not said."""
     if said is None:
         return None
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"{name}={said} is not allowed: a whole number of at least 1")
-    return int(said)
+    try:
+        found = float(said)
+    except ValueError:
+        found = math.nan
+    if not 1 <= found <= most or found != int(found):
+        raise ValueError(f"{name}={said} is not allowed: a whole number from 1 to {most:,}")
+    return int(found)
 
 
 def folder(own: Mapping[str, str], means: Mapping[str, str]) -> Path | None:
@@ -61,6 +68,6 @@ def _meant(name: str, own: Mapping[str, str]) -> str | None:
 
 def gpu_bytes(said: float) -> int:
     """Return a GPU's memory [bytes] by cluster.gpu_memory_gb; ValueError for what no GPU has."""
-    if not said > 0:
-        raise ValueError(f"{MEMORY}={said:g} is not allowed: GB of one GPU, more than 0")
+    if not 0 < said <= MOST_MEMORY:
+        raise ValueError(f"{MEMORY}={said:g} is not allowed: GB of one GPU, more than 0 and at most {MOST_MEMORY:,}")
     return round(said * 1e9)

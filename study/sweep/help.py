@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import difflib
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from study.config.schema import Key, Section, sections
+from study.config.key_lines import section_lines
+from study.config.schema import Section, sections
 
 HEAD = """\
 Make the points of a study and submit them: each point is one frozen config, trained once.
@@ -35,10 +34,6 @@ Lists after -m: a,b,c  range(start,stop[,step])  choice(a,b)  glob(*) for option
 Options: -m/--multirun  --cfg job (the composed config, with comments)  --config-dir DIR (your own groups)
          --config-name NAME  --package KEY  --resolve  --info  --hydra-help  --help [GROUP], as in --help model
 """
-
-WIDTH = 118
-INDENT = 58
-"""Where the words about a key begin [columns]."""
 
 
 def text(folders: Sequence[Path]) -> str:
@@ -64,7 +59,7 @@ def about(folders: Sequence[Path], names: Sequence[str]) -> str:
             lines += [*_group("", groups[name], max(map(len, groups[name])) + 2), ""]
         if name in parts:
             lines.append("Keys (KEY=VALUE; the schema's defaults, an option may set others: see --cfg job)")
-            lines += [line for part in parts[name] for line in _section(part)]
+            lines += [line for part in parts[name] for line in section_lines(part)]
     return "\n".join(lines)
 
 
@@ -101,22 +96,6 @@ def _size(path: Path) -> int:
     return sizes["layers"] * (4 * width**2 + mlp)
 
 
-def type_name(kind: Any) -> str:
-    """Return a type as people read it: int, float, [float, …]."""
-    name = str(kind) if not isinstance(kind, type) or hasattr(kind, "__args__") else kind.__name__
-    name = name.replace(" | None", "").replace("tuple[", "[").replace(", ...]", ", …]")
-    return re.sub(r"dict\[str, [\w.]+\]|\b\w[\w.]*\.[A-Z]\w*", "{…}", name)
-
-
-def default_text(value: Any) -> str:
-    """Return a default as it would be typed."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"[{','.join(map(default_text, value))}]" if isinstance(value, tuple) else str(value)
-
-
 def _groups(folders: Sequence[Path]) -> Iterator[str]:
     found = options(folders)
     width = max(len(name) for choices in found.values() for name in choices) + 2
@@ -135,30 +114,7 @@ def _keys() -> Iterator[str]:
     yield ""
     yield "Keys (KEY=VALUE; the schema's defaults, a group's option may set others: see --cfg job)"
     for part in sections():
-        yield from _section(part)
-
-
-def _section(part: Section) -> Iterator[str]:
-    yield ""
-    if part.path:
-        yield f"  {part.path}: {part.help}"
-    for key in part.keys:
-        yield from _key(key)
-
-
-def _key(key: Key) -> Iterator[str]:
-    value = f"{key.path}={default_text(key.default)}"
-    kind = "|".join(key.choices) if key.choices else type_name(key.kind)
-    lead = f"    {value:<38} {kind:<14} "
-    if len(lead) > INDENT:
-        # What is longer than its column has lines of its own, so that the words stand below each other.
-        yield from textwrap.wrap(
-            lead.strip().replace("|", " | "), WIDTH, initial_indent="    ", subsequent_indent=" " * 43
-        )
-        lead = ""
-    for line in textwrap.wrap(key.help, WIDTH - INDENT, break_on_hyphens=False) or [""]:
-        yield f"{lead:<{INDENT}}{line}"
-        lead = ""
+        yield from section_lines(part)
 
 
 def _description(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from train.spec import mesh, recipe, scaling_rules
+from train.spec import largest, mesh, recipe, scaling_rules
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token, params
 from train.spec.decoder import resolve_model
@@ -20,6 +20,7 @@ def resolve(config: RunConfig, begun: bool = False) -> RunConfig:
     Idempotent, so a frozen config resolves to itself. `begun`: it is one of a run that has begun
     (train.spec.deprecated).
     """
+    largest.check(config)
     recipe.check_mup(config)
     data = _resolve_data(config.data)
     model = resolve_model(config.model, data.sequence_length)

@@ -7,29 +7,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from analysis.text.commandline import Key
 from study.config.schema import StudyConfig
 from study.planning import own_words
 from train.spec import mesh
 from train.spec.axes import MESH_AXES
 from train.spec.config import RunConfig
+from train.spec.largest import shown
 from train.spec.mesh import Axes
 from train.spec.resolve import resolve
 
+MOST_RANKS = 10**6
 Compose = Callable[[Sequence[str]], StudyConfig]
 TRAINED, FROZEN = ("policy", "critic"), ("reference", "reward")
 ROLES = ("policy", "reference", "reward", "critic")
 """The four models of reinforcement learning from human feedback (Ouyang et al. 2022): two are trained."""
-OWN = {
-    "gpus": "how many GPUs there are; default: what the cluster section says",
-    "out": "folder of memory.md, memory.csv, memory.svg and memory.png",
-    "roles": "models that share the GPUs: policy and critic are trained, reference and reward are not; rlhf: all four",
-    "rollouts": "roles: sequences that each GPU generates at once; default: its share of a step",
-    "generate": "what generation takes instead of training: so many sequences of data.sequence_length at once on each "
-    "replica",
-    "cached": "generate: numbers that a token keeps in each layer, for latent attention (512 + 64 in DeepSeek-V2); "
-    "default: keys and values of the model's heads",
-}
-"""Words beside keys and groups, with what they mean."""
+KEYS = (
+    Key("gpus", "how many GPUs there are; default: what the cluster section says", None, kind="int"),
+    Key("out", "folder of memory.md, memory.csv, memory.svg and memory.png; default: no files", None),
+    Key("roles", "models that share the GPUs: policy and critic are trained, reference and reward are not; rlhf: all "
+        "four; policy.model=8b is of one of them", None, kind="list"),
+    Key("rollouts", "roles: sequences that each GPU generates at once; default: its share of a step", None, kind="int"),
+    Key("generate", "what generation takes instead of training: so many sequences of data.sequence_length at once on "
+        "each replica", None, kind="int"),
+    Key("cached", "generate: numbers that a token keeps in each layer, for latent attention (512 + 64 in DeepSeek-V2); "
+        "default: keys and values of the model's heads", None, kind="int"),
+)  # fmt: skip
+"""Words beside keys and groups of a study."""
+OWN = {key.name: key.help for key in KEYS}
+"""What each of them means."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +87,16 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     own, rest = own_words.split(words, OWN)
     roles = _roles(own.get("roles"))
     by_role, shared = _by_role(rest, roles)
-    gpus = own_words.number("gpus", own.get("gpus"))
+    gpus, rollouts = (own_words.number(name, own.get(name)) for name in ("gpus", "rollouts"))
+    if rollouts is not None and not roles:
+        raise ValueError(f"rollouts={rollouts} belongs to roles: add roles=rlhf, or leave it out")
+    generated = _generation(own, roles)
     subjects = {role: _subject(compose([*shared, *by_role.get(role, [])]), gpus) for role in (roles or ("model",))}
     sizes = {role: subject.gpus for role, subject in subjects.items()}
     if len(set(sizes.values())) > 1:
         told = ", ".join(f"{role} {size}" for role, size in sizes.items())
         raise ValueError(f"roles that share GPUs are on different numbers of them ({told}): give gpus=N for all")
-    rollouts = own_words.number("rollouts", own.get("rollouts"))
-    if rollouts is not None and not roles:
-        raise ValueError(f"rollouts={rollouts} belongs to roles: add roles=rlhf, or leave it out")
-    return Question(subjects, own_words.folder(own, OWN), rollouts, _generation(own, roles))
+    return Question(subjects, own_words.folder(own, OWN), rollouts, generated)
 
 
 def _generation(own: Mapping[str, str], roles: Sequence[str]) -> Generation | None:
@@ -135,6 +141,10 @@ def _by_role(words: Sequence[str], roles: Sequence[str]) -> tuple[dict[str, list
 
 def _subject(config: StudyConfig, gpus: int | None) -> Subject:
     cluster = config.cluster
+    for name, least in {"nodes": 1, "gpus_per_node": 0, "tasks_per_node": 0}.items():
+        if not least <= getattr(cluster, name) <= MOST_RANKS:
+            said = shown(getattr(cluster, name))
+            raise ValueError(f"cluster.{name}={said} is not allowed: {least} to {MOST_RANKS:,}")
     world = gpus or max(1, cluster.nodes * max(cluster.gpus_per_node, cluster.tasks_per_node))
     run = resolve(config.run())
     run = replace(run, runtime=replace(run.runtime, device="cuda"))

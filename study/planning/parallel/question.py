@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.text.commandline import Key
 from study.config.schema import StudyConfig
 from study.planning import own_words
 from study.planning.parallel import profiles
@@ -15,17 +16,21 @@ from train.spec.config import RunConfig
 from train.spec.resolve import resolve
 
 Compose = Callable[[Sequence[str]], StudyConfig]
-OWN = {
-    "cluster": profiles.MEANING,
-    "gpus": "how many GPUs there are; default: one full domain of the profile, such as a host",
-    "top": "how many layouts are listed; default: 10",
-    "measure": "true: also run the 3 fastest for some steps; a number: so many of them",
-    "steps": "measure=: how many steps of each, of which the second half is timed; default: 10",
-    "out": "folder of parallel.md, parallel.csv, parallel.svg and parallel.png",
-}
-"""Words beside keys and groups, with what they mean."""
 TOP, MEASURED, STEPS = 10, 3, 10
 LEAST_STEPS = 4
+MOST_GPUS, MOST_LISTED = 1 << 17, 1000
+KEYS = (
+    Key("cluster", profiles.MEANING, required=True),
+    Key("gpus", "how many GPUs there are; default: one full domain of the profile, such as a host", None, kind="int"),
+    Key("top", "how many layouts are listed", TOP, kind="int"),
+    Key("measure", f"true: also run the {MEASURED} fastest for some steps; a number: so many of them", "false",
+        kind="bool|int"),
+    Key("steps", "measure=: how many steps of each, of which the second half is timed", STEPS, kind="int"),
+    Key("out", "folder of parallel.md, parallel.csv, parallel.svg and parallel.png; default: no files", None),
+)  # fmt: skip
+"""Words beside keys and groups of a study."""
+OWN = {key.name: key.help for key in KEYS}
+"""What each of them means."""
 SEARCHED = (
     "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp", "parallel.tp", "parallel.pp", "parallel.ep",
     "parallel.zero", "parallel.pp_schedule", "parallel.pp_stages", "parallel.micro_batch_sequences",
@@ -74,6 +79,10 @@ class Question:
 def ask(words: Sequence[str], compose: Compose) -> Question:
     """Return the question that words ask; ValueError names the word, its value and what would do."""
     own, rest = own_words.split(words, OWN)
+    gpus, top = (
+        own_words.number(name, own.get(name), most) for name, most in {"gpus": MOST_GPUS, "top": MOST_LISTED}.items()
+    )
+    measuring = _measuring(own)
     study = compose(rest)  # first: a key that there is not is wrong whatever else is missing
     if "cluster" not in own:
         raise ValueError(
@@ -81,9 +90,8 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
             "(python -m study bench comm profile=FILE.yaml writes one of this machine)"
         )
     found = profiles.profile(own["cluster"])
-    gpus = own_words.number("gpus", own.get("gpus")) or profiles.innermost(found)
-    measuring = _measuring(own)
-    top = max(own_words.number("top", own.get("top")) or TOP, 0 if measuring is None else measuring.top)
+    gpus = gpus or profiles.innermost(found)
+    top = max(top or TOP, 0 if measuring is None else measuring.top)
     given = _given(rest)
     memory = profiles.memory(found, rest, study.cluster.gpu_memory_gb)
     asked = about(study.run(), found, gpus, memory, given)
@@ -110,8 +118,10 @@ def _measuring(own: Mapping[str, str]) -> Measuring | None:
         if steps is not None:
             raise ValueError(f"steps={steps} says how long layouts are run: give measure=true as well, or leave it out")
         return None
-    if said != "true" and (not said.isdecimal() or int(said) < 1):
-        raise ValueError(f"measure={said} is not allowed: true, false, or how many of the fastest are run")
+    if said != "true" and not (said.isdecimal() and 1 <= int(said) <= MOST_LISTED):
+        raise ValueError(
+            f"measure={said} is not allowed: true, false, or how many of the fastest are run, {MOST_LISTED:,} at most"
+        )
     if steps is not None and steps < LEAST_STEPS:
         raise ValueError(
             f"steps={steps} is not allowed: {LEAST_STEPS} or more, as the first half of them, which compiles and "

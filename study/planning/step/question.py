@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from analysis.text.commandline import Key
 from study.config.schema import StudyConfig
 from study.planning import own_words
 from study.planning.memory.question import Subject, axes_of
@@ -17,14 +18,18 @@ from train.spec.config import RunConfig
 from train.spec.mesh import Axes
 from train.spec.resolve import resolve
 
+MOST_TIMES = 1000
 Compose = Callable[[Sequence[str]], StudyConfig]
-OWN = {
-    "cluster": profiles.MEANING,
-    "gpus": "how many GPUs there are; default: one full domain of the profile, such as a host",
-    "slowest": "how many times as long the slowest GPU computes as the others, which wait for it; default: 1",
-    "out": "folder of step.md, step.csv, step.svg and step.png, and with a pipeline timeline.svg",
-}
-"""Words beside keys and groups, with what they mean."""
+KEYS = (
+    Key("cluster", profiles.MEANING, required=True),
+    Key("gpus", "how many GPUs there are; default: one full domain of the profile, such as a host", None, kind="int"),
+    Key("slowest", "so many times as long computes the slowest GPU, for which the others wait", 1, kind="number"),
+    Key("out", "folder of step.md, step.csv, step.svg and step.png, and with a pipeline timeline.svg; default: no "
+        "files", None),
+)  # fmt: skip
+"""Words beside keys and groups of a study."""
+OWN = {key.name: key.help for key in KEYS}
+"""What each of them means."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,12 @@ class Question:
 def ask(words: Sequence[str], compose: Compose) -> Question:
     """Return the question that words ask; ValueError names the word, its value and what would do."""
     own, rest = own_words.split(words, OWN)
+    asked, slowest = own_words.number("gpus", own.get("gpus")), _slowest(own.get("slowest"))
     study = compose(rest)  # first: a key that there is not is wrong whatever else is missing
     if "cluster" not in own:
         raise ValueError(f"cluster= is missing: give the {OWN['cluster']}, such as cluster=h200_x8_400g")
     found = profiles.profile(own["cluster"])
-    gpus = own_words.number("gpus", own.get("gpus")) or profiles.innermost(found)
-    slowest = _slowest(own.get("slowest"))
+    gpus = asked or profiles.innermost(found)
     run = _on_device(resolve(study.run()), found)
     profiles.check_ranks(found, gpus)
     axes = axes_of(run, gpus)
@@ -85,6 +90,8 @@ def _slowest(said: str | None) -> float:
         found = 1.0 if said is None else float(said)
     except ValueError:
         found = 0.0
-    if not 1.0 <= found < float("inf"):
-        raise ValueError(f"slowest={said} is not allowed: the slowest GPU's time over the others', at least 1 (1.05)")
+    if not 1.0 <= found <= MOST_TIMES:
+        raise ValueError(
+            f"slowest={said} is not allowed: the slowest GPU's time over the others', 1 to {MOST_TIMES:,} (1.05)"
+        )
     return found

@@ -48,6 +48,9 @@ def written(path: Path, names: Sequence[str] = ("all_reduce", "send"), end: bool
         (["backend=nccl"], "backend=nccl is not allowed here: this machine shows no GPU; use backend=gloo"),
         (["sizes=1Q"], "sizes=1Q is not allowed: '1Q' is no size of 4 bytes or more"),
         (["sizes=2"], "sizes=2 is not allowed: '2' is no size of 4 bytes or more"),
+        (["sizes=1K:65G"], "sizes=1K:65G is not allowed: '65G' is no size of 4 bytes or more, 64G at most"),
+        (["results="], "results= has no value: leave it out"),
+        (["ranks=2", "ranks=3"], "ranks is given twice: ranks=2 and ranks=3"),
         (["sizes=4M:1K"], "sizes=4M:1K is not allowed: the range ends below its begin"),
         (["collectives=gossip"], "collectives=gossip is not allowed: choose of all_reduce, all_gather"),
         (["seconds=0"], "seconds=0 is not allowed: more than 0, and 60 at most"),
@@ -146,6 +149,18 @@ def test_a_file_that_ranks_did_not_write_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"loss": 3.0, "step": 1}\n')
     with pytest.raises(ValueError, match=r"other.jsonl: line 1 is not what `python -m train.measure` writes"):
         results_of(tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize("text", ["", '{"about": {"machine": "toy"}}\n'])
+def test_results_without_a_measurement_are_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text(text)
+    assert main(["bench", "comm", f"results={empty}", f"out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert f"results={empty} holds no measurement" in said.err and not (tmp_path / "out").exists()
 
 
 def test_an_interrupted_measurement_keeps_what_it_has(

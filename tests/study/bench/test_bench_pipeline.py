@@ -143,6 +143,13 @@ def test_help_lists_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("pp=1", "pp=1 is not allowed: at least 2 ranks"),
         ("stages=0", "stages=0 is not allowed: at least 1"),
+        ("pp=1e30", "pp=1e+30 is not allowed: at most 1,024 ranks"),
+        ("stages=1e30", "stages=1e+30 is not allowed: at least 1 for each rank, at most 64"),
+        ("micro_batches=1e30", "micro_batches=1e+30 is not allowed: 1 to 65,536"),
+        ("pp=1024 micro_batches=65536", "makes about 671,088,640 passes to simulate, and 2,000,000 are allowed"),
+        ("forward_ms=1e30", "forward_ms=1e+30 is not allowed: at most 1e+09 ms"),
+        ("message_ms=1e30", "message_ms=1e+30 is not allowed: at most 1e+09 ms"),
+        ("backward_ms=inf", "backward_ms=inf: a positive number is needed"),
         ("micro_batches=4,0", "micro_batches=4,0: whole numbers, 1 or more"),
         ("schedules=1f2b", "schedules=1f2b is not allowed: one of gpipe, 1f1b, "),
         ("forward_ms=0", "forward_ms=0: a positive number is needed"),

@@ -9,6 +9,7 @@ import pytest
 
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
+from train.spec.largest import LARGEST, check
 from train.spec.resolve import resolve
 
 
@@ -277,3 +278,15 @@ def test_flops_and_tokens_may_stand_together_as_far_as_they_say_the_same() -> No
         resolve(made({**base, "budget": {"tokens": None}}))
     with pytest.raises(ValueError, match=r"budget\.flops and budget\.tokens_per_param disagree"):
         resolve(made({**base, "budget": {"tokens": None, "flops": 1e9, "tokens_per_param": 20.0}}))
+
+
+@pytest.mark.parametrize(("key", "most"), LARGEST.items())
+def test_a_value_above_its_largest_is_refused(key: str, most: int) -> None:
+    check(one(key, most, {}))
+    with pytest.raises(ValueError, match=f"^{key}={most + 1} is not allowed: at most {most:,}$"):
+        resolve(one(key, most + 1, {}))
+
+
+def test_digits_that_nobody_typed_are_not_said() -> None:
+    with pytest.raises(ValueError, match=r"^model\.width=1e\+30 is not allowed: at most 1,048,576$"):
+        resolve(one("model.width", 1e30, {}))

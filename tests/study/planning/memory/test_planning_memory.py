@@ -83,7 +83,11 @@ def test_gpus_are_those_of_the_cluster_where_none_are_named() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gpus=0"], r"gpus=0 is not allowed: a whole number of at least 1"),
+        (["gpus=0"], r"gpus=0 is not allowed: a whole number from 1 to 1,000,000"),
+        (["gpus=1e30"], r"gpus=1e30 is not allowed: a whole number from 1 to 1,000,000"),
+        (["gpus=nan"], r"gpus=nan is not allowed"),
+        (["gpus=2.5"], r"gpus=2.5 is not allowed"),
+        (["cached=1e30"], r"cached=1e30 is not allowed"),
         (["gpus=two"], r"gpus=two is not allowed"),
         (["gpu=2"], r"unknown key 'gpu' in gpu=2: did you mean gpus=2\?"),
         (["out="], r"out= has no value; it says: folder of memory\.md"),
@@ -336,6 +340,10 @@ def test_models_that_do_not_fit_together_are_told_the_fewest_gpus_that_do(capsys
         (["memory", "model.width=8x"], "model.width"),
         (["memory", "model=7b,8b"], "model=7b,8b stands for several values: give one"),
         (["memory", "cluster.gpu_memory_gb=-1"], "cluster.gpu_memory_gb=-1 is not allowed: GB of one GPU, more than 0"),
+        (["memory", "cluster.gpu_memory_gb=1e30"], "cluster.gpu_memory_gb=1e+30 is not allowed"),
+        (["memory", "cluster.nodes=-1"], "cluster.nodes=-1 is not allowed: 1 to 1,000,000"),
+        (["memory", "cluster.gpus_per_node=1e30"], "cluster.gpus_per_node=1e+30 is not allowed: 0 to 1,000,000"),
+        (["memory", "model.width=1e30"], "model.width=1e+30 is not allowed: at most 1,048,576"),
         (["memory", "model=tiny", "parallel.tp=3", "parallel.dp_shard=null"], "parallel.tp=3 does not divide"),
     ],
 )

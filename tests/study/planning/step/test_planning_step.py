@@ -129,6 +129,11 @@ def test_a_key_that_there_is_not_is_said_before_a_word_that_is_missing(asks: Cal
             "parallel.dp_shard x cp=12: .* a group of 12 ranks 1 apart .*; the nearest size is 16",
         ),
         (("cluster=h200_x8_400g", "slowest=0.5"), "slowest=0.5 is not allowed"),
+        (
+            ("cluster=h200_x8_400g", "slowest=inf"),
+            "slowest=inf is not allowed: the slowest GPU's time over the others', 1",
+        ),
+        (("cluster=h200_x8_400g", "slowest=1e30"), "slowest=1e30 is not allowed"),
         (("cluster=h200_x8_400g", "slowest=late"), "slowest=late is not allowed"),
         (("cluster=h200_x8_400g", "slow=1.1"), "did you mean slowest=1.1"),
     ],
