@@ -11,6 +11,7 @@ LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from analysis.results.load import Runs
     from analysis.results.study_fit import Parts
 
+FARTHEST = 2000.0
+"""How many times the largest run's FLOPs a budget may have without a warning: a little more than the table of
+best sizes has."""
 COMMAND_ONLY = ("runs", "out", "report")
 
 
@@ -274,10 +278,69 @@ class StudyFit:
         from analysis.results.load import positive
 
         flops = positive("budget", budget)
-        plan, why = (None, "one law is all there is") if self._parts is None else self._parts.recommended(flops)
+        largest = self.result.runs.largest_flops
+        if largest is not None and flops / largest > FARTHEST:
+            warnings.warn(
+                f"budget={numbers.scientific(flops)} is {numbers.factor(flops / largest)} the largest run: no run says "
+                "whether the law holds there",
+                stacklevel=2,
+            )
+        plan, parts = self.recommendation, self._parts
+        if parts is None:
+            raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: one law is all there is")
         if plan is None:
-            raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: {why}")
-        return Optimum.of(plan)
+            other, why = parts.recommended(flops)
+            if other is None:
+                raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: {why}")
+            return Optimum.of(other)
+        found = parts.proposal(plan.approach, flops)
+        if found is None:
+            raise ValueError(
+                f"these runs give no best size for {numbers.flops(flops)}: the {plan.approach} has none near the sizes "
+                f"swept; the largest run has {numbers.flops(largest)}"
+            )
+        return Optimum(
+            flops, found.params, found.tokens, found.tokens_per_param, found.loss, found.intervals, plan.approach,
+            flops / float(parts.rows.flops.max()),
+        )  # fmt: skip
+
+    def optima(self) -> pd.DataFrame:
+        """Return the compute-optimal run of each budget of the data, of the one asked for and of decades beyond.
+
+        Returns
+        -------
+        DataFrame
+            One row a budget: `budget_flops`, `params`, `tokens`, `tokens_per_param`, `loss`, then each of these four
+            with `_low` and `_high` (NaN without an interval), and `beyond`: no run had as many FLOPs. It has no rows
+            where nothing is recommended. `fit.json` and the report have the same numbers.
+
+        Examples
+        --------
+        >>> import analysis as sa
+        >>> fit = sa.fit("docs/example-runs.csv", resamples=0, sensitivity=False)
+        >>> fit.optima()[["budget_flops", "params", "tokens", "beyond"]].tail(2).map("{:.3g}".format)
+          budget_flops    params    tokens beyond
+        6        1e+22  9.04e+09  1.84e+11      1
+        7        1e+23   2.9e+10  5.74e+11      1
+        """
+        import pandas as pd
+
+        names = ("params", "tokens", "tokens_per_param", "loss")
+        rows = [] if self.recommendation is None else [
+            {
+                "budget_flops": one.budget_flops,
+                **{name: getattr(one, name) for name in names},
+                **{
+                    f"{name}_{end}": bound
+                    for name in names
+                    for end, bound in zip(("low", "high"), one.intervals.get(name) or (None, None), strict=True)
+                },
+                "beyond": one.beyond,
+            }
+            for one in self.recommendation.optima
+        ]  # fmt: skip
+        columns = ["budget_flops", *names, *(f"{name}_{end}" for name in names for end in ("low", "high"))]
+        return pd.DataFrame(rows, columns=[*columns, "beyond"]).astype(dict.fromkeys(columns, float) | {"beyond": bool})
 
     def summary(self) -> str:
         """Return the lines that `python -m analysis.fit` ends with: law, frontier, what to train, how far to trust."""

@@ -106,10 +106,7 @@ def recommend(
     which need no form of the loss, are, where they identify it. What is not identified is neither followed nor set
     beside what is. Where one approach is asked for, `only` it is followed.
     """
-    law = Closed(np.vstack((surface.constants[None], surface.draws))) if surface else None
-    makers: dict[str, Proposer] = {"valleys": lambda at: by_valleys(valley_fit, frontier, law, at)}
-    if surface is not None:
-        makers["surface"] = lambda at: by_surface(surface, rows, at)
+    makers = proposers(rows, valley_fit, frontier, surface)
     found = {name: make(budget) for name, make in makers.items()}
     proposals = {name: proposal for name, proposal in found.items() if proposal is not None}
     chosen = only or _chosen(proposals, surface, valley_fit, clash(rows, valley_fit, surface))
@@ -117,14 +114,27 @@ def recommend(
         return None
     if not _known(valley_fit):
         proposals = {name: p for name, p in proposals.items() if name in ("surface", only)}
-    source = "surface" if law is not None else "frontier"
+    source = "surface" if surface is not None else "frontier"
     plan = dataclasses.replace(followed(chosen, proposals, rows, budget), loss_from=source)
     if chosen == "surface":
         assert surface is not None, "it was fitted where it is used"
         block = surface.block
-        return with_path(plan, makers[chosen], float(rows.flops.min()), lambda p, _: by_exponents(p, block))
+        return with_path(plan, makers[chosen], rows, lambda p, _: by_exponents(p, block))
     laws = valley_fit.block.exponents
-    return with_path(plan, makers[chosen], float(rows.flops.min()), lambda p, _: by_power_laws(p, laws))
+    return with_path(plan, makers[chosen], rows, lambda p, _: by_power_laws(p, laws))
+
+
+def proposers(
+    rows: Rows, valley_fit: ValleyFit, frontier: FrontierFit | Block, surface: Surface | None
+) -> dict[str, Proposer]:
+    """Return what the valleys, and the surface where there is one, propose for a budget."""
+    if surface is None:
+        return {"valleys": lambda at: by_valleys(valley_fit, frontier, None, at)}
+    law = Closed(np.vstack((surface.constants[None], surface.draws)))
+    return {
+        "valleys": lambda at: by_valleys(valley_fit, frontier, law, at),
+        "surface": lambda at: by_surface(surface, rows, at),
+    }
 
 
 def why_none(rows: Rows, valley_fit: ValleyFit, surface: Surface | None, budget: float) -> str:
@@ -177,16 +187,15 @@ def by_other_law(
     plan = dataclasses.replace(followed("law", proposals, rows, budget), loss_from="law")
     few = dataclasses.replace(law, theta=law.theta[: PATH_DRAWS + 1]) if isinstance(law, loss_laws.Fitted) else law
     return with_path(
-        plan, lambda at: by_law(few, price, at, sizes), float(rows.flops.min()),
-        lambda p, points: by_exponents(p, block) or by_slope(p, points),
+        plan, lambda at: by_law(law, price, at, sizes), rows,
+        lambda p, points: by_exponents(p, block) or by_slope(p, points), lambda at: by_law(few, price, at, sizes),
     )  # fmt: skip
 
 
 def by_envelope_only(laws: Mapping[str, PowerLaw], rows: Rows, budget: float) -> Recommendation:
     """Return the recommendation of the envelope's power laws, where only approach 1 was asked for."""
     plan = followed("envelope", {"envelope": by_envelope(laws, budget)}, rows, budget)
-    low = float(rows.flops.min())
-    return with_path(plan, lambda at: by_envelope(laws, at), low, lambda p, _: by_power_laws(p, laws))
+    return with_path(plan, lambda at: by_envelope(laws, at), rows, lambda p, _: by_power_laws(p, laws))
 
 
 def followed(chosen: str, proposals: Mapping[str, Proposal], rows: Rows, budget: float) -> Recommendation:

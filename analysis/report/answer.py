@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analysis.report import formula, sentences
-from analysis.report.html import Html, join, tag
+from analysis.report import formula, optima, sentences
+from analysis.report.html import Html, join, table, tag
 from analysis.text import numbers
 from analysis.values.blocks import Block
 from analysis.values.json_values import to_json
@@ -90,6 +90,32 @@ def law(fit: Fit) -> Html:
     if fit.runs.budgets:
         lines.append(tag("p", _plain_words(fit)))
     return tag("div", *lines, class_="law")
+
+
+def best_sizes(fit: Fit) -> Html:
+    """Return the table of the compute-optimal run of each budget; empty where there is none."""
+    said = to_json(fit)
+    found = optima.lines(said)
+    if not found:
+        return Html("")
+    body: list[list[str]] = []
+    for line in found:
+        far = tag("div", "beyond the data", class_="range") if line.beyond else ""
+        cells: list[str] = [join(f"{line.budget} FLOPs", far)]
+        for name, value in line.values.items():
+            known = line.intervals[name]
+            cells.append(join(value, "" if known == numbers.MISSING else tag("div", known, class_="range")))
+        body.append(cells)
+    kind = numbers.labelled("parameters N*", fit.kinds.params)
+    note = f"The best run of each budget along one law, {sentences.by(said['recommendation'])}: {kind}, tokens D* and "
+    note += f"loss in {fit.kinds.loss}"
+    if fit.runs.largest_flops is not None:
+        note += f"; the largest run had {numbers.flops(fit.runs.largest_flops)}"
+    none = any(numbers.MISSING in line.intervals.values() for line in found)
+    note += f". Where there is no interval: {sentences.no_interval(said)}." if none else "."
+    head = ["budget", "N*", "D*", "D*/N*", "loss"]
+    grid = table(head, body, ["nowrap", *["number"] * 4], "compute-optimal sizes")
+    return join(tag("p", note, class_="caption"), grid)
 
 
 def loss(value: object) -> str:

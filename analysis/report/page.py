@@ -78,9 +78,12 @@ def _main(
         ("provenance", "Where it comes from", origin.section(fit, rows, found)),
     ]
     sections = [part for part in sections if not (single and part[0] == "choices")]
+    sizes = answer.best_sizes(fit)
+    first = [("optima", "Compute-optimal sizes", sizes)] if sizes else []
     shown = [figure for figure in figures if figure.shown]
     apart = [figure for figure in figures if not figure.shown] if kinds else []
-    links = [("#" + f.name, f.title.split(":")[0]) for f in shown] + [("#" + s, title) for s, title, _ in sections]
+    links = [("#" + s, title) for s, title, _ in first] + [("#" + f.name, f.title.split(":")[0]) for f in shown]
+    links += [("#" + s, title) for s, title, _ in sections]
     return tag(
         "main",
         tag("h1", f"Scaling study “{fit.study}”"),
@@ -91,9 +94,10 @@ def _main(
         answer.law(fit),
         details.approaches(fit),
         tag("nav", *(tag("a", text, href=target) for target, text in links), aria_label="sections"),
+        *_sections(first),
         *(tag("p", f"{f.title}. ", _files(f, kinds), class_="quiet") for f in apart),
         *(_figure(figure, kinds) for figure in shown),
-        *(tag("section", tag("h2", title), body, id=name) for name, title, body in sections),
+        *_sections(sections),
         tag(
             "footer",
             f"{numbers.count(fit.runs.used)} runs from {fit.source}, fitted "
@@ -101,6 +105,11 @@ def _main(
             "This page is one file: it loads nothing from outside.",
         ),
     )
+
+
+def _sections(parts: Sequence[tuple[str, str, Html]]) -> list[Html]:
+    """Return sections of their ids, titles and contents."""
+    return [tag("section", tag("h2", title), body, id=name) for name, title, body in parts]
 
 
 def _figure(figure: Figure, kinds: Sequence[str]) -> Html:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from analysis.report import sentences
+from analysis.report import optima, sentences
 from analysis.text import numbers
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def summary(fit: Mapping[str, Any], report: str | None = None, *, told: bool = F
     if _alone(fit):
         lines = [("fitted law", _law(fit)), *_constants(fit), *_curves(fit), *_optima(fit)]
     else:
-        lines = [("fitted law", _law(fit)), *_frontier(fit), *_next(fit, told)]
+        lines = [("fitted law", _law(fit)), *_frontier(fit), *_next(fit, told), *_best_sizes(fit)]
         lines += [("backtest", sentences.backtest(fit))]
         lines += [("choices", text) for text in (sentences.choices(fit),) if text]
         lines += _approaches(fit)
@@ -173,6 +173,17 @@ def _next(fit: Mapping[str, Any], told: bool) -> list[tuple[str, str]]:
         ("expect", _expected(plan, both("loss", _loss), str(kinds.get("loss", "")))),
         ("extrapolation", _far(numbers.finite(plan.get("extrapolation_factor")))),
     ]
+
+
+def _best_sizes(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the compute-optimal run of each budget, one a line; intervals are in the report and in fit.json."""
+    heads = ("FLOPs", "parameters", "tokens", "tokens/parameter", "loss")
+    rows = [(line.budget, *line.values.values(), "beyond the data" * line.beyond) for line in optima.lines(fit)]
+    widths = [max(map(len, column)) for column in zip(heads, *(row[:-1] for row in rows), strict=True)]
+    said = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in (heads, *rows)]
+    notes = ["", *(row[-1] for row in rows)]
+    texts = [f"{text}  {note}".rstrip() for text, note in zip(said, notes, strict=True)] if rows else []
+    return [("best sizes" if number == 0 else "", text) for number, text in enumerate(texts)]
 
 
 def _expected(plan: Mapping[str, Any], loss: str, unit: str) -> str:

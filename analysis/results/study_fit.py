@@ -15,13 +15,14 @@ from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Dropped, Fits, Interval, Kinds, PowerLaw, Valleys
 from analysis.values.findings import FINDINGS, finding
 from analysis.values.json_values import to_json
-from analysis.values.study_result import Cloud, Fit, Recommendation, Runs
+from analysis.values.study_result import Cloud, Fit, Proposal, Recommendation, Runs
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.approaches.cost import Cost
     from analysis.approaches.loss_laws import Law
+    from analysis.approaches.surface import Surface
     from analysis.inference.law_result import LawFit
     from analysis.inputs.dataset import Rows
 
@@ -166,9 +167,26 @@ class Parts:
                 return None, self.envelope.reason if self.envelope else "there is no envelope"
             return recommend.by_envelope_only(self.envelope_laws, rows, budget), ""
         only = "" if "3" in approach else "valleys"
-        surface = None if only and self.other is not None else self.surface
-        found = recommend.recommend(rows, self.valleys, self.frontier, surface=surface, budget=budget, only=only)
+        found = recommend.recommend(
+            rows, self.valleys, self.frontier, surface=self._surface_asked(), budget=budget, only=only
+        )
         return found, "" if found else self._reason(only, budget)
+
+    def proposal(self, approach: str, budget: float) -> Proposal | None:
+        """Return the best run of a budget [FLOPs] by the approach that is recommended; None where it has none."""
+        from analysis.planning import recommend
+
+        if approach == "law":
+            assert self.drawn is not None, "it is recommended"
+            law, price, sizes = self.drawn
+            return compute_optimal.by_law(law, price, budget, sizes)
+        if approach == "envelope":
+            return recommend.by_envelope(self.envelope_laws, budget)
+        return recommend.proposers(self.rows, self.valleys, self.frontier, self._surface_asked())[approach](budget)
+
+    def _surface_asked(self) -> Surface | None:
+        """Return the surface where it may be read: not where valleys of a study of another form were asked for."""
+        return None if "3" not in self.asked["approach"] and self.other is not None else self.surface
 
     def _reason(self, only: str, budget: float) -> str:
         """Return why no approach recommends a size."""

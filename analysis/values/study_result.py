@@ -88,7 +88,12 @@ recommendation lies above the runs, or the farthest below that hold a fit; null 
     growth              {params, tokens} -> {value, exponent, reference_flops, interval, reason}: how N* and D* grow
                         along the law of `approach`; the exponents are its a and b (reason: why there is no interval)
     path                [{flops, params, tokens, loss, intervals}]: the compute-optimal run at rising budgets, from the
-                        smallest run to the recommended budget, by the law of `approach`
+                        smallest run to the recommended budget, by the law of `approach`: what figures draw
+    optima              [{budget_flops, params, tokens, tokens_per_param, loss, intervals, beyond}]: the same law's
+                        compute-optimal run at each budget of the data (of more than twelve the first, the last and
+                        the whole decades between), at budget_flops, and at whole decades beyond the data, three of
+                        them or up to budget_flops; `beyond` says that no run had as many FLOPs. Budgets without a
+                        best size are left out. Files of earlier versions do not have it
     intervals           {params, tokens, tokens_per_param, loss} -> [low, high] | null
     extrapolation_factor   budget / largest exact flops of the rows used
     by_approach         name -> {params, tokens, tokens_per_param, loss, intervals}
@@ -142,9 +147,10 @@ from analysis.values.blocks import (
 from analysis.values.json_values import from_json, to_json
 
 __all__ = [
-    "FORMAT", "Backtest", "BacktestOptimum", "BacktestRun", "Basin", "Block", "Check", "Choice", "Cloud", "Cut",
-    "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Growth", "Identified", "Interval", "Kinds", "Optimizer",
-    "PathPoint", "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs", "Valley", "Valleys", "load", "save",
+    "FORMAT", "Backtest", "BacktestOptimum", "BacktestRun", "Basin", "Block", "BudgetOptimum", "Check", "Choice",
+    "Cloud", "Cut", "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Growth", "Identified", "Interval", "Kinds",
+    "Optimizer", "PathPoint", "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs", "Valley", "Valleys",
+    "load", "save",
 ]  # fmt: skip
 
 FORMAT = 1
@@ -231,8 +237,24 @@ class PathPoint:
 
 
 @dataclass(frozen=True)
+class BudgetOptimum:
+    """The compute-optimal run of the recommended law for one budget [FLOPs]; `beyond`: no run had as many."""
+
+    budget_flops: float
+    params: float
+    tokens: float
+    tokens_per_param: float
+    loss: float | None
+    intervals: dict[str, Interval | None]
+    beyond: bool
+
+
+@dataclass(frozen=True)
 class Recommendation:
-    """What to train with a new budget: `path` has the best size of each budget up to it."""
+    """What to train with a new budget, and by the same law with others.
+
+    `optima` are for the budgets of the data, the one asked for and decades beyond; `path` is for drawing.
+    """
 
     approach: str
     budget_flops: float
@@ -247,6 +269,7 @@ class Recommendation:
     growth: dict[str, Growth] = field(default_factory=dict, repr=False)
     path: tuple[PathPoint, ...] = field(default=(), repr=False)
     loss_from: str = ""
+    optima: tuple[BudgetOptimum, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

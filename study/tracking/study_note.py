@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from analysis.report import optima, sentences
 from analysis.text import numbers
 from study.records import metric_names as names
 from study.status.states import PointState
-from study.tracking import best_sizes, law
+from study.tracking import law
 from study.tracking.facts import Facts
 from study.tracking.mlflow_view import SIGNED, artifact_page, links, run_page
 
@@ -96,7 +97,7 @@ def note(study: Study) -> str:
     parts = [
         "" if fit is None else _law(fit),
         f"{_cost(totals(study.rows))}**Points**: {study.states}{ways}",
-        _sizes(fit or {}, study.rows),
+        _sizes(fit or {}),
         _best(study.experiment, study.rows),
         _others(study.experiment, study.rows),
         _constants(fit or {}),
@@ -181,33 +182,23 @@ def _constants(fit: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(f"| {name} | {value} | {interval} |" for name, value, interval in rows)])
 
 
-def _sizes(fit: Mapping[str, Any], rows: Iterable[Row]) -> str:
-    """Return the best size at each budget of the study and beyond, and how to work it out for any other."""
-    studied = sorted({row.budget for row in rows if row.budget})[-MOST_BUDGETS:]
-    found = best_sizes.best_sizes(fit, studied)
+def _sizes(fit: Mapping[str, Any]) -> str:
+    """Return the best size at each budget of the data and beyond, and how to work it out for any other."""
+    found = optima.lines(fit)
     if not found:
         return ""
-    lines = [
-        "**Best size by budget**",
-        "",
-        "| budget [FLOPs] | N\\* | interval | D\\* | loss |",
-        "|---|---|---|---|---|",
-    ]
-    for one in found:
-        bounds = numbers.interval((one.low, one.high), numbers.amount)
-        loss = "" if one.loss is None else numbers.number(one.loss, 4)
-        said = (
-            numbers.amount(one.params),
-            "" if bounds == numbers.MISSING else bounds,
-            numbers.amount(one.tokens),
-            loss,
-        )
-        lines.append(f"| {numbers.scientific(one.flops, 3)} | {' | '.join(said)} |")
-    grows = best_sizes.growth(fit)
+    heads = "| budget [FLOPs] | N\\* | interval | D\\* | loss |"
+    lines = ["**Best size by budget**", "", heads, "|---|---|---|---|---|"]
+    for line in found:
+        bounds = line.intervals["params"]
+        said = [line.values["params"], bounds, line.values["tokens"], line.values["loss"]]
+        shown = ("" if text == numbers.MISSING else text for text in said)
+        lines.append(f"| {line.budget} | {' | '.join(shown)} |")
+    grows = "; ".join(text for name in ("params", "tokens") if (text := sentences.power_law(fit, name)))
     largest = numbers.finite((fit.get("runs") or {}).get("largest_flops"))
     trained = f"The largest run had {numbers.flops(largest)}; what lies beyond is extrapolated. " if largest else ""
     other = f"Any other budget C [FLOPs]: about {grows}." if grows else ""
-    return "\n".join([*lines, "", f"{trained}{other}".strip()]).rstrip()
+    return "\n".join([*lines, "", f"{trained}{other}".strip().replace("*", "\\*")]).rstrip()
 
 
 def _others(experiment: str, rows: Iterable[Row]) -> str:

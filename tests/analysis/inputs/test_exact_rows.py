@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.approaches import frontier_path
-from analysis.inputs.dataset import clusters, rows
+from analysis.inputs.dataset import Rows, clusters, rows
 from analysis.values.blocks import Block, Identified, PowerLaw
 from analysis.values.study_result import PathPoint, Proposal, Recommendation
 
@@ -93,6 +93,43 @@ def test_a_path_is_the_best_run_of_each_budget() -> None:
     assert len(some) == 3
 
 
+def test_the_table_has_the_data_s_budgets_the_one_asked_for_and_decades_beyond() -> None:
+    assert frontier_path.budgets([1e18, 3e18, 1e19], 1e20) == (1e18, 3e18, 1e19, 1e20, 1e21, 1e22)
+    assert frontier_path.budgets([9.5e18], 9.5e19) == (9.5e18, 9.5e19, 1e21, 1e22), "no decade beside a budget"
+    assert frontier_path.budgets([1e18, 1e19], 2e18) == (1e18, 2e18, 1e19, 1e20, 1e21, 1e22)
+    assert frontier_path.budgets([1e18, 1.001e19], 1e19) == (1e18, 1e19, 1e20, 1e21, 1e22), "the one asked for stays"
+    assert frontier_path.budgets([1e18], 3e23)[-3:] == (1e22, 1e23, 3e23), "up to the one asked for"
+    far = frontier_path.budgets([1e18], 1e60)
+    assert far[-1] == 1e60
+    assert len(far) <= 14
+    many = frontier_path.budgets(np.geomspace(2e17, 4e19, 50).tolist(), 4e20)
+    assert many == pytest.approx((2e17, 1e18, 1e19, 4e19, 1e20, 4e20, 1e21, 1e22)), "of many the whole decades"
+
+
+def test_the_table_is_of_the_law_itself_and_says_what_lies_beyond() -> None:
+    found = frontier_path.optima(lambda c: proposal(c) if c < 5e21 else None, [1e18, 1.01e19], 1e19, 1e20)
+    assert [one.budget_flops for one in found] == [1e18, 1.01e19, 1e20, 1e21], "none at 1e22"
+    assert [one.beyond for one in found] == [False, False, True, True], "a budget of the data is never beyond them"
+    for one in found:
+        best = proposal(one.budget_flops)
+        assert (one.params, one.tokens, one.tokens_per_param) == (best.params, best.tokens, best.tokens_per_param)
+        assert (one.loss, one.intervals) == (best.loss, best.intervals)
+
+
+def test_a_path_may_have_fewer_draws_than_the_table() -> None:
+    def sketch(budget: float) -> Proposal:
+        return proposal(budget, 7.0)
+
+    found = frontier_path.with_path(PLAN, proposal, _of(1e18, 1e19), lambda *_: {}, sketch)
+    assert {p.params for p in found.path[:-1]} == {7.0}
+    assert {one.params for one in found.optima}.isdisjoint({7.0})
+
+
+def _of(*flops: float) -> Rows:
+    values = np.array(flops)
+    return rows(tuple(map(str, flops)), params=values, tokens=values, flops=values, loss=values)
+
+
 def _parts(one: Proposal) -> tuple[Any, ...]:
     return one.params, one.tokens, one.loss, one.intervals
 
@@ -104,14 +141,14 @@ def test_the_path_ends_in_the_recommendation_itself() -> None:
         seen.append((plan, points))
         return {"params": "growth"}
 
-    found = frontier_path.with_path(PLAN, proposal, 1e16, grow)
+    found = frontier_path.with_path(PLAN, proposal, _of(1e16, 1e19), grow)
     assert len(found.path) == 25
     end = found.path[-1]
     assert (end.flops, end.params, end.tokens, end.loss, end.intervals) == (1e20, 1e10, 2e9, 2.01, {"loss": None})
     assert all(p.flops < 0.999e20 for p in found.path[:-1])
     assert list(found.growth) == ["params"]
     assert seen == [(PLAN, found.path)]
-    beyond = frontier_path.with_path(PLAN, proposal, 1e21, grow)
+    beyond = frontier_path.with_path(PLAN, proposal, _of(1e21, 1e22), grow)
     assert [p.flops for p in beyond.path] == [1e20], "runs above the budget are no way to it"
 
 

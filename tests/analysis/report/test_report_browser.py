@@ -22,6 +22,7 @@ from analysis.report.page import page
 from analysis.report.write import figures, write
 from analysis.values import study_result
 from analysis.values.blocks import Identified
+from analysis.values.study_result import BudgetOptimum
 
 DATA = Path(__file__).parents[1] / "data"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -221,7 +222,16 @@ def test_tables_fit_where_runs_have_all_columns_and_a_constant_lies_on_its_bound
     unknown = {**surface.identified, "E": Identified(False, "the fit puts E on its bound 0", "upper", 1.0753)}
     params = {**surface.params, "E": 9.3e-15, "A": 3.17e6}
     held = replace(surface, params=params, identified=unknown, intervals={**surface.intervals, "A": (36600.0, 6.53e8)})
-    text = page(replace(fit, fits=replace(fit.fits, surface=held)), rows, figures(fit, rows))
+    plan = fit.recommendation
+    assert plan is not None
+    ends: dict[str, tuple[float, float] | None] = {
+        "params": (1.234e17, 5.678e17), "tokens": (1.234e18, 5.678e18), "tokens_per_param": (0.00123, 4.56e7),
+        "loss": (1.2345, 6.789),
+    }  # fmt: skip
+    wide = BudgetOptimum(3.16e25, 2.345e17, 3.456e18, 1.47e6, 2.3456, ends, beyond=True)
+    sizes = replace(plan, optima=(wide,) * 14)
+    text = page(replace(fit, fits=replace(fit.fits, surface=held), recommendation=sizes), rows, figures(fit, rows))
+    assert text.count('aria-label="compute-optimal sizes"') == 1
     assert "9.3" not in text.partition("The constants</h2>")[2].partition("</section>")[0]
     file = tmp_path / "report.html"
     file.write_text(text, encoding="utf-8")

@@ -210,6 +210,10 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"(?P<whole>{SPAN}) by the interval alone)?\.",
      lambda fit: {"low": numbers.number(min(values(fit))), "high": numbers.number(max(values(fit))),
                   "whole": ends(fit["fits"]["surface"]["intervals"]["a"])}),
+    (rf"The best run of each budget along one law, the (?P<by>\w+): parameters N\*(?: \[\w+\])?, "
+     rf"tokens D\* and loss in nats per token; the largest run had (?P<largest>{FLOPS})\."
+     r"(?: Where there is no interval: .*)?",
+     lambda fit: {"by": plan(fit, "approach"), "largest": numbers.flops(fit["runs"]["largest_flops"])}),
     (r"A constant is known where .* its (?P<level>\d+) % interval by likelihood\.(?: Open on a side: .*)?"
      r"(?: Closed here, .*)?",
      lambda fit: {"level": f"{100 * fit['confidence']:.0f}"}),
@@ -260,8 +264,64 @@ def page_sentences(fit: Fit, rows: Any) -> Iterator[tuple[str, str]]:
             yield kind, text
 
 
+class Cells(HTMLParser):
+    """Collects the rows of one table, by its label: each cell's text."""
+
+    def __init__(self, text: str, label: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.rows: list[list[str]] = []
+        self._label, self._inside = label, False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = self._inside or dict(attrs).get("aria-label") == self._label
+        if self._inside and tag == "tr":
+            self.rows.append([])
+        elif self._inside and tag == "td":
+            self.rows[-1].append("")
+        elif self._inside and tag == "div" and self.rows and self.rows[-1]:
+            self.rows[-1][-1] += " "
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag != "table"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside and self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+SIZES: dict[str, Callable[[object], str]] = {
+    "params": numbers.amount, "tokens": numbers.amount, "tokens_per_param": two, "loss": four,
+}  # fmt: skip
+
+
+def check_sizes(html: str, told: dict[str, Any]) -> None:
+    """Hold the table of best sizes against fit.json, cell by cell."""
+    wanted = []
+    for one in (told["recommendation"] or {}).get("optima", ()):
+        far = " beyond the data" if one["beyond"] else ""
+        spans = {name: ends(one["intervals"][name], show) for name, show in SIZES.items()}
+        known = {name: "" if span == numbers.MISSING else f" {span}" for name, span in spans.items()}
+        row = [f"{numbers.scientific(one['budget_flops'], 3)} FLOPs{far}"]
+        wanted.append([*row, *(f"{show(one[name])}{known[name]}" for name, show in SIZES.items())])
+    shown = [[plain(" ".join(cell.split())) for cell in row] for row in Cells(html, "compute-optimal sizes").rows]
+    assert [row for row in shown if row] == wanted
+
+
+def size_lines(told: dict[str, Any]) -> set[str]:
+    """Return how the terminal's lines of best sizes have to read."""
+    return {
+        " ".join([
+            numbers.scientific(one["budget_flops"], 3), *(show(one[name]) for name, show in SIZES.items()),
+            *(["beyond the data"] if one["beyond"] else []),
+        ]).translate(numbers.ASCII)
+        for one in (told["recommendation"] or {}).get("optima", ())
+    }  # fmt: skip
+
+
 def check_page(fit: Fit, rows: Any) -> int:
     told = to_json(fit)
+    check_sizes(page(fit, rows, ()), told)
     blocks = [told, *(b for b in told["fits"].values() if b)]
     messages = {c["message"].rstrip(". ").replace("e+", "e")[1:] for b in blocks for c in b["checks"]}
     reasons = {line["reason"] for line in told["record"].get("approaches", ())} | {"losses before the schedules ended"}
@@ -366,13 +426,15 @@ def check_terminal(fit: Fit) -> None:
         " ".join(line.split()).translate(numbers.ASCII) for line in lines_of(told["record"].get("approaches", ()))
     }
     findings = {f"but {c['message']}: {c['advice']}".translate(numbers.ASCII) for c in told["checks"]}
+    sizes = size_lines(told)
+    assert sizes <= {" ".join(line.split()) for line in text}
     for line in text:
         flat = " ".join(line.split())
         if line.startswith("fitted law"):
             surface = told["fits"]["law"] or told["fits"]["surface"]
             known = law_text(surface) if surface["status"] == "ok" else surface["reason"]
             problems += [] if known.translate(numbers.ASCII) in line else [line]
-        elif flat in approaches or flat in findings or not re.search(r"\d", line):
+        elif flat in approaches | findings | sizes or not re.search(r"\d", line):
             continue
         elif "none:" in line or "no recommendation:" in line:
             reasons = [c["message"] for c in told["checks"]] + [told["fits"]["valleys"]["reason"]]

@@ -97,8 +97,8 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
     expected = studies.loss(tuple(found.params[n] for n in ("E", "A", "B", "alpha", "beta")), good.params, good.tokens)
     np.testing.assert_allclose(good["predicted"], expected, rtol=1e-9)
     last = capsys.readouterr().out.strip().splitlines()
-    assert [line.split("  ")[0] for line in last[-14:-6]] == [
-        "fitted law", "frontier", "", "train next", "expect", "extrapolation", "backtest", "choices",
+    assert [name for line in last if (name := line.split("  ")[0])][-14:-6] == [
+        "fitted law", "frontier", "train next", "expect", "extrapolation", "best sizes", "backtest", "choices",
     ]  # fmt: skip
 
 
