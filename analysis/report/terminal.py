@@ -180,7 +180,7 @@ def _best_sizes(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     heads = ("FLOPs", "parameters", "tokens", "tokens/parameter", "loss")
     rows = [(line.budget, *line.values.values(), "beyond the data" * line.beyond) for line in optima.lines(fit)]
     widths = [max(map(len, column)) for column in zip(heads, *(row[:-1] for row in rows), strict=True)]
-    said = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in (heads, *rows)]
+    said = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:5], widths[1:])]) for row in (heads, *rows)]
     notes = ["", *(row[-1] for row in rows)]
     texts = [f"{text}  {note}".rstrip() for text, note in zip(said, notes, strict=True)] if rows else []
     return [("best sizes" if number == 0 else "", text) for number, text in enumerate(texts)]
