@@ -83,7 +83,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     )},
     "analysis/inputs/recorded.py": (
         "tests/train/metrics/test_metrics_file.py", "tests/study/tracking/test_tracking_metrics_reader.py",
-        "tests/study/search/test_search_curves.py",
+        "tests/study/search/test_search_curves.py", "tests/analysis/inputs/test_exact_records.py",
     ),
     **{f"analysis/{name}.py": ANALYSIS for name in (
         "approaches/comparison", "approaches/compute_optimal", "approaches/cost", "approaches/curves",
