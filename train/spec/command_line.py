@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from train.spec.interrupts import WRONG
@@ -27,6 +29,12 @@ class Parser(argparse.ArgumentParser):
         if prog is None and started is not None:
             prog = f"python -m {started.name.removesuffix('.__main__')}"
         super().__init__(prog=prog, **more)
+        self._given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and keep the words for what is said of them."""
+        self._given = self._given or tuple(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and end with exit code 2."""
@@ -36,12 +44,17 @@ class Parser(argparse.ArgumentParser):
 
     def said(self, message: str) -> str:
         """Return argparse's message in one line with the usage behind it."""
+        if message.startswith(_MISSING) and (unknown := self._unknown()):
+            message = _UNKNOWN + " ".join(unknown)  # which argparse says only where nothing is missing
         if message.startswith(_MISSING):
             many = {name for action in self._actions if action.nargs == "*" for name in (action.metavar, action.dest)}
             names = [name for name in message.removeprefix(_MISSING).split(", ") if name not in many]
             message = f"{' and '.join(map(_title, names))} {'is' if len(names) == 1 else 'are'} missing"
         elif message.startswith(_UNKNOWN):
-            message = f"there is no {message.removeprefix(_UNKNOWN)}"
+            words = message.removeprefix(_UNKNOWN).split(" ")
+            meant = difflib.get_close_matches(words[0].partition("=")[0], self._option_string_actions, n=1, cutoff=0.6)
+            hint = f": did you mean {meant[0]}?" if meant and words[0].startswith("-") else ""
+            message = f"there is no {' '.join(words)}{hint}"
         elif found := _NO_NUMBER.fullmatch(message):
             message = f"{found[1]} {found[3]} is not allowed: {_NUMBERS[found[2]]} is needed"
         elif found := _NO_CHOICE.fullmatch(message):
@@ -51,6 +64,14 @@ class Parser(argparse.ArgumentParser):
             message = message.partition(": ")[2] if "{" in message.partition(": ")[0] else message[len("argument ") :]
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ").replace(" [-h]", "")
         return f"{message}; usage: {usage}"
+
+    def _unknown(self) -> list[str]:
+        """Return the options among the words that there are not; those of sub-commands are not looked at."""
+        words = self._given[: self._given.index("--")] if "--" in self._given else self._given
+        named = [word for word in words if word.startswith("--")]
+        return [
+            word for word in named if not any(o.startswith(word.partition("=")[0]) for o in self._option_string_actions)
+        ]
 
 
 def _title(name: str) -> str:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from study.__main__ import main
+from study.commands import COMMANDS
 from study.commands.bench import BENCHES
 from study.commands.plan import PLANS
 from study.config.schema import sections
@@ -66,3 +67,10 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_misspelt_option_is_named_before_what_is_missing(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--jsno"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"study {command}: there is no --jsno") and said.count("\n") == 1

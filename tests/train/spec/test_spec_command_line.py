@@ -31,6 +31,10 @@ USAGE = "usage: python -m train.example [--seconds N] RUN [POINT ...]"
     [
         ([], "RUN is missing"),
         (["a", "--fast"], "there is no --fast"),
+        (["--fast"], "there is no --fast"),
+        (["--secnods=3"], "there is no --secnods=3: did you mean --seconds?"),
+        (["a", "--secnods"], "there is no --secnods: did you mean --seconds?"),
+        (["--sec", "3"], "RUN is missing"),
         (["a", "--seconds", "soon"], "--seconds 'soon' is not allowed: a number is needed"),
     ],
 )
