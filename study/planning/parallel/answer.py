@@ -10,9 +10,9 @@ from study.planning.parallel import profiles
 from study.planning.parallel.links import fullest
 from study.planning.parallel.pace import Pace
 from study.planning.parallel.question import Question
-from study.planning.parallel.room import Room
+from study.planning.parallel.room import Room, least_states
 from study.planning.parallel.search import Bounds, Found, Priced, Prices, least_memory, search
-from study.planning.parallel.space import Candidate, Space, space
+from study.planning.parallel.space import Candidate, Space, smallest, space
 from train.spec.accounting.step import sheet
 from train.spec.communication.cluster import ClusterProfile
 from train.spec.config import RunConfig
@@ -111,7 +111,7 @@ def answer(question: Question, model: Model) -> Answer:
     answered = Answer(question, there, found, sent)
     if found.best:
         return answered
-    miss = least_memory(there.candidates, room.memory, needed)
+    miss = least_memory(smallest(there.candidates), room.memory, needed)
     return replace(answered, miss=miss, cure=cure(question))
 
 
@@ -124,11 +124,22 @@ def needed(candidate: Candidate) -> int:
 def cure(question: Question) -> Change | None:
     """Return the smallest change with which a layout fits: a key that stays let go, GPUs, the batch, the length."""
     for words, changed in _changes(question):
-        there = space(changed).candidates
+        if least_states(changed) > changed.memory:
+            continue
+        there = smallest(space(_cut(changed)).candidates)
         found = least_memory(there, Room(changed).memory, needed, enough=changed.memory)
         if found is not None and found[1] <= changed.memory:
             return Change(words or _freed(question, changed, found[0]), found[1])
     return None
+
+
+def _cut(question: Question) -> Question:
+    """Return the question with the stage of ZeRO that needs least, where stage and schedule are open."""
+    if question.stays("parallel.zero") or question.stays("parallel.pp_schedule"):
+        return question
+    config = question.config
+    config = replace(config, parallel=replace(config.parallel, zero=3))
+    return replace(question, config=config, fixed=question.fixed | {"parallel.zero"})
 
 
 def settings(candidate: Candidate) -> dict[str, Any]:

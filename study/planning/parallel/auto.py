@@ -17,9 +17,9 @@ from study.planning.parallel import profiles
 from study.planning.parallel.answer import Answer, answer, needed
 from study.planning.parallel.profiles import MEMORY
 from study.planning.parallel.question import SEARCHED, Question, about
-from study.planning.parallel.room import Room
+from study.planning.parallel.room import Room, least_states
 from study.planning.parallel.search import least_memory
-from study.planning.parallel.space import space
+from study.planning.parallel.space import smallest, space
 from study.planning.parallel.words import refusal, verdict
 from study.planning.ranks import tasks
 from train.spec.communication.cluster import ClusterProfile
@@ -154,7 +154,9 @@ def _fitting(run: RunConfig, profile: ClusterProfile, memory: int, given: Mappin
             question = about(run, profile, gpus, memory, given)
         except ValueError:  # the profile does not join so many, or what stays makes another number
             continue
-        there = space(question).candidates
+        if least_states(question) > question.memory:
+            continue
+        there = smallest(space(question).candidates)
         least = least_memory(there, Room(question).memory, needed, enough=question.memory)
         if least is not None and least[1] <= question.memory:
             yield question

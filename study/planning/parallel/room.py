@@ -5,7 +5,7 @@ It is below what train.spec.accounting.step says of the same candidate, which th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from study.planning.parallel.question import Question
 from study.planning.parallel.space import Candidate, Layout
@@ -13,7 +13,8 @@ from train.spec.accounting import held, kept, outside
 from train.spec.accounting.held import Part
 from train.spec.accounting.step import in_flight
 from train.spec.activations import Kept
-from train.spec.mesh import strategy
+from train.spec.config import ParallelConfig
+from train.spec.mesh import Axes, strategy
 from train.spec.pipeline_layout import micro_batches
 
 Key = tuple[object, ...]
@@ -31,6 +32,20 @@ class Weights:
     part: Part
 
 
+def least_states(question: Question) -> float:
+    """Return the bytes of weights and moments of each GPU if they were cut evenly over all: no layout has less."""
+    alone = replace(question.config, parallel=ParallelConfig())
+    part = held.part_of(alone, Axes(), 0)
+    offload = _offload(question)
+    weights = 4 * part.shard if offload != "parameters" else 0
+    return (weights + (held.moments(alone, part, 1, 1) if offload == "none" else 0)) / question.gpus
+
+
+def _offload(question: Question) -> str:
+    """Return what lies in host memory: nothing without a GPU."""
+    return question.config.memory.offload if question.device == "cuda" else "none"
+
+
 @dataclass
 class Room:
     """Least memory of the candidates of one question."""
@@ -39,11 +54,6 @@ class Room:
     _weights: dict[Key, tuple[Weights, ...]] = field(default_factory=dict)
     _kept: dict[Key, Kept] = field(default_factory=dict)
     _least: dict[int, tuple[Layout, tuple[Weights, ...], Kept, Kept]] = field(default_factory=dict)
-
-    @property
-    def _offload(self) -> str:
-        """What lies in host memory: nothing without a GPU."""
-        return self.question.config.memory.offload if self.question.device == "cuda" else "none"
 
     def memory(self, candidate: Candidate) -> float:
         """Return bytes that each GPU has to have at least: states, what waits for backward passes, what is gathered."""
@@ -65,7 +75,7 @@ class Room:
             busy = waiting * (tokens * each - blocks)  # a block's bytes are rounded
             if part.sharded and (config.parallel.zero < 3 or axes.pp > 1):
                 busy += kept.number_bytes(config) * part.gathered
-            on_gpu = self._offload != "parameters"
+            on_gpu = _offload(self.question) != "parameters"
             gradients = 4 * part.shard if on_gpu else 0
             if on_gpu and (part.ddp or count > 1) and not (part.sharded and axes.pp > 1):
                 busy += gradients
@@ -84,7 +94,16 @@ class Room:
         config, axes = layout.config, layout.axes
         parallel, memory = config.parallel, config.memory
         how = strategy(parallel, axes)
-        key = (axes.fsdp, axes.tp, axes.ep, axes.pp, parallel.pp_schedule, parallel.pp_stages, how, self._offload)
+        key = (
+            axes.fsdp,
+            axes.tp,
+            axes.ep,
+            axes.pp,
+            parallel.pp_schedule,
+            parallel.pp_stages,
+            how,
+            _offload(self.question),
+        )
         ranks = self._weights.get(key)
         if ranks is None:
             ranks = self._weights[key] = tuple(self._rank(layout, rank) for rank in {0, axes.pp - 1})
@@ -95,7 +114,7 @@ class Room:
     def _rank(self, layout: Layout, rank: int) -> Weights:
         config, axes = layout.config, layout.axes
         part = held.part_of(config, axes, rank)
-        offload = self._offload
+        offload = _offload(self.question)
         moments = held.moments(config, part, axes.fsdp, axes.tp, axes.ep) if offload == "none" else 0
         return Weights(rank, moments + (4 * part.shard if offload != "parameters" else 0), part)
 

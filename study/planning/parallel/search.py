@@ -103,15 +103,17 @@ def least_memory(
     candidates: Sequence[Candidate],
     bound: Callable[[Candidate], float],
     needed: Callable[[Candidate], int],
-    enough: int = 0,
+    enough: int | None = None,
 ) -> tuple[Candidate, int] | None:
-    """Return the candidate that needs least, or the first found that needs no more than `enough`; None: there is none.
+    """Return the candidate that needs least; with `enough` the first found that needs no more, if one may.
 
-    In the order of least memory, until no other can need less.
+    None: there is none. In the order of least memory, until no other can need less.
     """
     best: tuple[Candidate, int] | None = None
     for least, _, candidate in sorted(((bound(one), one.number, one) for one in candidates), key=lambda e: e[:2]):
-        if best is not None and (least >= best[1] or best[1] <= enough):
+        if enough is not None and (least > enough or (best is not None and best[1] <= enough)):
+            break
+        if best is not None and least >= best[1]:
             break
         size = needed(candidate)
         if best is None or size < best[1]:

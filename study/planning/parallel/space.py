@@ -83,6 +83,20 @@ def space(question: Question) -> Space:
     return Space(found, refused)
 
 
+def smallest(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return those of which one needs least memory: of each layout the smallest micro-batch and the largest.
+
+    A smaller one keeps less, and one of a whole share sums no gradients of several.
+    """
+    found = []
+    for place, one in enumerate(candidates):
+        first = place == 0 or candidates[place - 1].layout is not one.layout
+        last = place + 1 == len(candidates) or candidates[place + 1].layout is not one.layout
+        if first or last:
+            found.append(one)
+    return found
+
+
 def _layouts(question: Question) -> Iterator[tuple[Layout, Sequence[int], str]]:
     """Yield each layout, its micro-batches, and why it is refused, if it is."""
     base = question.config

@@ -18,7 +18,10 @@ from study.planning.parallel.answer import Answer, answer, as_words, cure, neede
 from study.planning.parallel.answer import settings as settings_of
 from study.planning.parallel.links import by_level, fullest
 from study.planning.parallel.profiles import profile
-from study.planning.parallel.question import ask
+from study.planning.parallel.question import Question, ask
+from study.planning.parallel.room import Room
+from study.planning.parallel.search import least_memory
+from study.planning.parallel.space import Candidate, Space, space
 from study.planning.parallel.words import fields, refusal, rows, tables, verdict
 from tests.study.planning.parallel.questions import config, question
 from train.spec import mesh
@@ -100,6 +103,31 @@ def test_where_nothing_fits_the_smallest_change_is_said(words: tuple[str, ...], 
     assert found.miss is not None and found.miss[1] > found.question.memory
     assert found.cure is not None and found.cure.needed <= found.question.memory
     assert fields(found)["cure"]["words"] == found.cure.words
+
+
+def test_numbers_of_gpus_that_cannot_hold_the_states_are_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out: list[int] = []
+
+    def looked_at(there: Question) -> Space:
+        laid_out.append(there.gpus)
+        return space(there)
+
+    monkeypatch.setattr("study.planning.parallel.answer.space", looked_at)
+    found = asked("gpus=1", "cluster.gpu_memory_gb=20", model=LARGE)
+    assert found.cure is not None and found.cure.words == "gpus=8"
+    assert laid_out == [1, 8], "weights and moments of 2 and of 4 GPUs are more than 20 GB"
+
+
+def test_what_cannot_fit_by_its_bound_is_not_priced_in_search_of_what_does() -> None:
+    there = question("gpus=8", model=LARGE)
+    priced: list[Candidate] = []
+
+    def size(candidate: Candidate) -> int:
+        priced.append(candidate)
+        return needed(candidate)
+
+    candidates, bound = space(there).candidates, Room(there).memory
+    assert least_memory(candidates, bound, size, enough=10**9) is None and priced == []
 
 
 def test_a_smaller_batch_may_be_what_fits() -> None:

@@ -15,8 +15,9 @@ from study.planning.parallel.answer import answer, needed
 from study.planning.parallel.answer import settings as settings_of
 from study.planning.parallel.links import fullest
 from study.planning.parallel.question import ask
-from study.planning.parallel.room import Room
-from study.planning.parallel.space import TOO_MANY, UNEVEN, Candidate, Space, meshes, space
+from study.planning.parallel.room import Room, least_states
+from study.planning.parallel.search import least_memory
+from study.planning.parallel.space import TOO_MANY, UNEVEN, Candidate, Space, meshes, smallest, space
 from study.planning.parallel.words import command
 from tests.study.planning.parallel.questions import CPU, MODEL, config, question
 from train.spec import mesh
@@ -128,8 +129,22 @@ def test_candidates_are_what_the_trainer_takes_and_need_no_less_than_their_bound
     for one in small(there, 12, seed):
         mesh.check(one.config, gpus)
         assert mesh.axes(one.config.parallel, gpus) == one.axes
-        assert room.memory(one) <= needed(one)
+        assert least_states(asked) <= room.memory(one) <= needed(one)
         assert one.accumulated * one.sequences >= one.layout.share
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("parallel.pp=4",), ("memory.checkpointing=every",), ("parallel.pp=2", "parallel.dp_replicate=2")]
+)
+def test_the_smallest_and_the_largest_micro_batch_of_a_layout_hold_the_least(words: tuple[str, ...]) -> None:
+    asked = question("gpus=8", *words)
+    candidates = space(asked).candidates
+    ends = smallest(candidates)
+    assert len({id(one.layout) for one in ends}) == len({id(one.layout) for one in candidates}) < len(candidates)
+    assert len(ends) <= 2 * len({id(one.layout) for one in candidates}) < len(candidates)
+    bound = Room(asked).memory
+    every, few = (least_memory(some, bound, needed) for some in (candidates, ends))
+    assert every is not None and few is not None and every[1] == few[1]
 
 
 def test_what_is_refused_is_counted_by_reason() -> None:
