@@ -108,7 +108,7 @@ def _valley(p: Problem, point: PointFit, axis: Array) -> Flat | None:
     except ValueError:  # the law does not hold this constant as it is
         return None
     limit = min(point.objective, float(value.min()))
-    good = value <= limit + CLOSE * abs(limit)
+    good = value <= limit + CLOSE * abs(limit) + _exact(p)
     good[len(steps)] = True
     first, last = len(steps), len(steps)
     while first > 0 and good[first - 1]:
@@ -121,9 +121,13 @@ def _valley(p: Problem, point: PointFit, axis: Array) -> Flat | None:
 
 def _level(p: Problem, point: PointFit) -> float:
     """Return the objective up to which laws are equal to the best."""
+    return point.objective + EQUAL * abs(point.objective) + _exact(p)
+
+
+def _exact(p: Problem) -> float:
+    """Return the objective of rows that are off by EXACT each: of runs without noise no law is better than that."""
     target = np.exp(p.y) if p.plain else np.ones_like(p.y)
-    exact = float(p.loss.summed(EXACT * target[None], None)[0][0])
-    return point.objective + EQUAL * abs(point.objective) + max(exact, 0.0)
+    return max(float(p.loss.summed(EXACT * target[None], None)[0][0]), 0.0)
 
 
 def _value(p: Problem, z: Array) -> Array:

@@ -129,3 +129,109 @@ def test_runs_of_one_size_leave_its_loss_to_either_term(loss: Any) -> None:
     terms = [abs(laws[1][0] - laws[0][0]), abs(laws[1][1] / 1e7 ** laws[1][3] - laws[0][1] / 1e7 ** laws[0][3])]
     assert max(terms) / values.min() > 0.05, "one takes what the other gives"
     assert math.hypot(*found.direction.values()) == pytest.approx(1.0)
+
+
+class Valley:
+    """A valley whose profile is given: what `along` says of ln A held at 12 steps on either side of the best."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, noise: float = 0.01, objective: float = 1.0) -> None:
+        self.p = problem(studies.isoflop(3, noise=noise))
+        self.theta = SURFACE.internal(np.array([studies.LAW]), self.p.centres)[0]
+        self.point: Any = SimpleNamespace(theta=self.theta, objective=objective)
+        self.at = np.empty(0)
+        self.values = np.full(25, math.inf)
+        monkeypatch.setattr(flat, "along", self.along)
+
+    def along(self, p: Any, point: Any, name: str, at: Any, middle: int) -> Any:
+        """Return laws that differ in the constant alone, with the objectives that are given."""
+        assert (p, point, middle) == (self.p, self.point, 12)
+        self.at = np.asarray(at)
+        theta = np.repeat(self.theta[None], len(at), axis=0)
+        theta[:, SURFACE.names.index(name)] += self.at - self.at[12]
+        return theta, self.values
+
+    def found(self, axis: tuple[float, ...] = (0.0, -0.5, 0.2, 0.0, 0.0)) -> Flat | None:
+        """Return the valley along an axis whose leading constant is A."""
+        return flat._valley(self.p, self.point, np.array(axis))
+
+
+def test_a_valley_is_followed_as_far_as_it_is_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    valley = Valley(monkeypatch)
+    steps = np.geomspace(1e-3, 3.0, 12)
+    close = 1.0 * (1 + 0.9e-6)
+    valley.values[[0, 9, 10, 11, 12, 13, 14, 16, 24]] = close
+    found = valley.found()
+    np.testing.assert_allclose(valley.at[12:] - valley.at[12], np.concatenate(([0.0], steps)))
+    np.testing.assert_allclose(valley.at[12] - valley.at[:12][::-1], steps)
+    assert found is not None
+    # Three steps down and two up; what is level beyond a slope is another place.
+    assert found.moved == pytest.approx((steps[2] + steps[1]) / 0.5)
+    assert math.log(found.high["A"] / found.low["A"]) == pytest.approx(steps[2] + steps[1])
+    assert math.log(studies.LAW[1] / found.low["A"]) == pytest.approx(steps[2])
+    assert found.direction["ln A"] == pytest.approx(1.0)
+    valley.values[:] = close
+    whole = valley.found()
+    assert whole is not None and whole.moved == pytest.approx(2 * 3.0 / 0.5)
+
+
+def test_a_valley_is_level_up_to_a_millionth_of_its_lowest_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+    valley = Valley(monkeypatch)
+    valley.values[12:] = 1.0 * (1 + 1.1e-6)
+    assert valley.found() is None, "the best alone is as good"
+    valley.values[12:] = 0.5
+    found = valley.found()
+    assert found is not None and found.moved == pytest.approx(3.0 / 0.5), "a lower one there is the level"
+    valley.values[13:] = math.inf
+    assert valley.found() is None, "no wider than a step"
+
+
+def test_a_valley_of_an_exponent_is_followed_by_half_or_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    valley = Valley(monkeypatch)
+    valley.found((0.0, 0.1, 0.0, 1.0, 0.0))
+    assert valley.at[24] - valley.at[12] == pytest.approx(0.5)
+    valley.found((1.0, 0.1, 0.0, 0.5, 0.0))
+    assert valley.at[24] - valley.at[12] == pytest.approx(3.0 if SURFACE.logs[0] else 0.5)
+
+
+def test_a_valley_of_runs_without_noise_is_level_within_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The objective is 0 then, of which no share is anything: as level are rows that are off by 1e-8 each."""
+    rows = len(studies.isoflop(3, noise=0.0))
+    for share, level in ((0.9e-8, True), (1.1e-8, False)):
+        valley = Valley(monkeypatch, noise=0.0, objective=0.0)
+        valley.values[12:] = 0.5 * rows * share**2
+        valley.values[12] = 0.0
+        found = valley.found()
+        assert (found is not None) is level
+        assert found is None or found.moved == pytest.approx(3.0 / 0.5)
+
+
+def test_a_constant_that_the_law_does_not_hold_has_no_valley(monkeypatch: pytest.MonkeyPatch) -> None:
+    valley = Valley(monkeypatch)
+
+    def refuses(*given: Any) -> Any:
+        raise ValueError("A is not held")
+
+    monkeypatch.setattr(flat, "along", refuses)
+    assert valley.found() is None
+
+
+def test_axes_are_measured_by_what_their_terms_differ_by() -> None:
+    p = problem(studies.isoflop(3, noise=0.01))
+    z = SURFACE.internal(np.array([studies.LAW]), p.centres)[0]
+    values, axes, reach = flat._axes(p, z)
+    slopes = SURFACE.jacobian(z[None], p.x)[0]
+    np.testing.assert_allclose(reach, np.abs(slopes).max(axis=0))
+    assert (np.diff(values) >= 0).all() and axes.shape == (5, 5)
+    np.testing.assert_allclose(np.linalg.norm(axes * reach, axis=1), 1.0)
+    np.testing.assert_allclose((axes * reach) @ (axes * reach).T, np.eye(5), atol=1e-9)
+    bend = fit_problem.hessian(fit_problem.decided(p), z[None])[0]
+    np.testing.assert_allclose(np.einsum("ai,ij,aj->a", axes, bend, axes), values, rtol=1e-6, atol=1e-9 * values[-1])
+
+
+def test_a_term_that_is_not_there_is_no_direction() -> None:
+    p = problem(studies.isoflop(3, noise=0.01))
+    z = SURFACE.internal(np.array([studies.LAW]), p.centres)[0]
+    z[2] -= 30.0  # B is e^-30 of itself, so that neither it nor beta moves anything
+    values, axes, reach = flat._axes(p, z)
+    assert axes.shape == (3, 5) and len(values) == 3
+    assert (axes[:, [2, 4]] == 0.0).all() and (reach[[2, 4]] < 1e-9).all()
