@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "docs" / "flagship" / "collect_sources.sh"
 
 pytestmark = pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt here: the script is for Debian")
+
+
+CODE = ("main.c", "tool.h", "README")
 
 
 class Mirror:
@@ -42,17 +46,22 @@ class Mirror:
         }
         (root / "apt.conf").write_text("".join(f'{name} "{value}";\n' for name, value in settings.items()))
 
-    def add(self, version: str) -> list[Path]:
-        """Add a version to the index and its files to the pool, and return these."""
+    def add(self, version: str, names: Sequence[str] = CODE, *, whole: bool = True) -> list[Path]:
+        """Add a version to the index and its files to the pool, and return these.
+
+        names: of the files in its archive. whole: whether it is all there.
+        """
         plain = version.partition(":")[2] or version
         description, archive = self.pool / f"tool_{plain}.dsc", self.pool / f"tool_{plain.split('-')[0]}.orig.tar.gz"
         description.write_text(f"Version: {version}\n")
         with tarfile.open(archive, "w:gz") as tar:
-            for name in ("main.c", "tool.h", "README"):
+            for name in names:
                 text = f"{name} of {version}\n".encode()
                 entry = tarfile.TarInfo(f"tool-1/{name}")
                 entry.size = len(text)
                 tar.addfile(entry, io.BytesIO(text))
+        if not whole:
+            archive.write_bytes(archive.read_bytes()[:-40])
         sums = "".join(f" {_line(path)} {path.name}\n" for path in (description, archive))
         with (self.release / "main" / "source" / "Sources").open("a") as index:
             index.write(
@@ -155,3 +164,27 @@ def test_a_version_that_the_mirror_does_not_list_is_refused_with_those_that_it_d
         assert done.stderr.endswith(f"the mirrors list no tool {pin}, only: 1.10-1 1.9-1\n")
     done = mirror.collect("absent")
     assert done.stderr.endswith("the mirrors list no source package absent\n")
+
+
+@pytest.mark.parametrize("names", [("main.c", "README"), ("tool.h", "data.bin")])
+def test_an_archive_may_have_no_headers_or_nothing_but_headers(mirror: Mirror, names: tuple[str, str]) -> None:
+    mirror.add("1.10-1", names)
+    done = mirror.collect("tool")
+    assert done.returncode == 0 and "tar:" not in done.stderr, done.stderr
+    assert [path.name for path in (mirror.corpus / "tool").iterdir()] == [names[0]]
+
+
+def test_a_package_without_any_code_is_refused(mirror: Mirror) -> None:
+    mirror.add("1.10-1", ("README", "manual.txt"))
+    done = mirror.collect("tool")
+    assert done.returncode == 1
+    assert done.stderr.endswith("tool 1.10-1 has no C code\n")
+    assert not (mirror.corpus / "tool").exists()
+
+
+def test_an_archive_that_cannot_be_unpacked_ends_the_script_with_what_tar_says(mirror: Mirror) -> None:
+    mirror.add("1.10-1", whole=False)
+    done = mirror.collect("tool")
+    assert done.returncode == 1
+    assert "unexpected end of file" in done.stderr and "Not found" not in done.stderr
+    assert not (mirror.corpus / "tool").exists()

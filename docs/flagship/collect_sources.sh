@@ -35,6 +35,10 @@ download() { # PACKAGE VERSION: its archives into a folder of their own; false w
   exit 1
 }
 
+unpacked() { # after an error of tar: ends the script, unless an archive lacks what is looked for and that is all
+  if grep -Ev ': Not found in archive$|: Exiting with failure status' "$apt/error" >&2; then exit 1; fi
+}
+
 for wanted in "${packages[@]}"; do
   package=${wanted%%=*} pin=
   [ "$package" = "$wanted" ] || pin=${wanted#*=}
@@ -63,9 +67,11 @@ for wanted in "${packages[@]}"; do
   for archive in "$apt/$package"/*.orig.tar.*; do
     case $archive in *.asc) continue ;; esac
     # drivers are three quarters of the kernel, and much of them are lists of registers that programs wrote
-    tar xf "$archive" -C "$apt/$package/tree" --strip-components=1 --wildcards --exclude='linux-*/drivers/*' '*.c' '*.h'
+    LC_ALL=C tar xf "$archive" -C "$apt/$package/tree" --strip-components=1 --wildcards --exclude='linux-*/drivers/*' \
+      '*.c' '*.h' 2> "$apt/error" || unpacked
   done
   find "$apt/$package/tree" -type l -delete
+  [ -n "$(find "$apt/$package/tree" -type f -print -quit)" ] || { echo "$package $version has no C code" >&2; exit 1; }
   { sed "/^$package /d" "$folder/packages.txt" && echo "$package $version"; } | sort > "$apt/packages.txt"
   mv "$apt/$package/tree" "$folder/$package"
   mv "$apt/packages.txt" "$folder/packages.txt"
