@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.approaches import isoflop
+from analysis.approaches.drawn_envelope import Leaders
 from analysis.estimation import observations, ties
 from analysis.inference import resampling
 from analysis.inputs.dataset import Array
@@ -99,16 +100,24 @@ def _slopes(
     """Return the exponents of params and of tokens that drawn runs give; a draw without two best sizes gives NaN."""
     generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
     drawn: dict[str, list[float]] = {"params": [], "tokens": []}
+    leaders = Leaders.of(losses, sizes)
     for _ in range(resamples):
-        kept = np.unique(generator.integers(len(sizes), size=len(sizes)))
-        chosen = _picked(losses[kept], sizes[kept], log_flops if hull else None)
-        at = np.flatnonzero(chosen >= 0)
-        if len(np.unique(chosen[at])) < 2:
+        kept = np.zeros(len(sizes), dtype=bool)
+        kept[generator.integers(len(sizes), size=len(sizes))] = True
+        found = leaders.among(kept)
+        # Sizes that differ by rounding are one. Without any curve all comparisons are with NaN.
+        own = sizes[found.curve]
+        inside = (own > found.smallest + 1e-9) & (own < found.largest - 1e-9)
+        if hull:
+            inside &= _on_hull(log_flops, found.loss)
+        at = np.flatnonzero(inside)
+        chosen = found.curve[at]
+        if len(np.unique(chosen)) < 2:
             for slopes in drawn.values():
                 slopes.append(float("nan"))
             continue
         x = log_flops[at] - log_flops[at].mean()
-        ends = {"params": sizes[kept][chosen[at]], "tokens": tokens[kept][chosen[at], at]}
+        ends = {"params": sizes[chosen], "tokens": tokens[chosen, at]}
         for name, values in ends.items():
             drawn[name].append(float(x @ values / (x @ x)))
     return drawn
@@ -122,7 +131,8 @@ def _curves(runs: Any, grid: int) -> tuple[Array, Array, Array, Array]:
         raise ValueError(
             "an envelope needs the column 'run': which rows are checkpoints of one run; map it with columns="
         )
-    curves = [np.flatnonzero(number == k) for k in np.unique(number)]
+    by_run = np.argsort(number, kind="stable")
+    curves = np.split(by_run, np.flatnonzero(np.diff(number[by_run])) + 1)
     curves = [rows[np.argsort(columns[2][rows], kind="stable")] for rows in curves if len(rows) >= 2]
     if len(curves) < 3:
         raise ValueError(f"{len(curves)} runs have two or more checkpoints; an envelope needs three")
