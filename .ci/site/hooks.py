@@ -66,8 +66,9 @@ def _link(shown: str, target: str, home: str, here: str, files: Files) -> str:
 
 def keys() -> str:
     """Return every key of a study's config by section: type, default, what it says; and the groups' options."""
+    from study.config.key_lines import default_text, type_name
     from study.config.schema import sections
-    from study.sweep.help import default_text, options, type_name
+    from study.sweep.help import options
 
     lead = (
         "`KEY=VALUE` sets a key, `GROUP=OPTION` takes a file of `conf/`; `python -m study.sweep --help` lists the same."
