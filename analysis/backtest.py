@@ -16,6 +16,7 @@ from analysis.text import commandline, numbers
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Cut
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from analysis.results.load import Runs
 
 __all__ = ["KEYS", "backtest", "main", "text"]
+
+
+def _delta(name: str, value: object) -> None:
+    """Check Huber's delta."""
+    if value != "squared":
+        try:
+            calls.positive(name, value)
+        except ValueError as error:
+            raise ValueError(f'{error} of log residual, such as 0.001, or "squared"') from None
 
 
 def text(cuts: Sequence[Cut]) -> str:
@@ -43,6 +53,7 @@ def text(cuts: Sequence[Cut]) -> str:
     return "\n".join(lines).translate(numbers.ASCII)
 
 
+@calls.answered(form=calls.text, cuts=calls.whole(1), delta=_delta, fix=calls.numbers)
 def backtest(
     runs: Runs,
     form: str = "chinchilla",

@@ -5,12 +5,15 @@ In Python, `analysis.compare(runs, forms)` is the function :func:`compare`.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from analysis.estimation.losses import LOSSES
 from analysis.results import law_comparison, load
 from analysis.results.law_comparison import KEYS, main, text
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "compare", "main", "text"]
 
 
+@calls.answered(loss=calls.one_of(*LOSSES))
 def compare(
     runs: Runs | Sequence[LawFit], forms: Sequence[str] | str | None = None, *, loss: str = "squared", **given: Any
 ) -> pd.DataFrame:
@@ -61,7 +65,19 @@ def compare(
         if forms is not None or given:
             raise ValueError("compare takes a list of fits alone, or runs with the names of laws: compare(runs, forms)")
         return of_fits(runs)
+    from analysis.inference.fit_law import fit_law
+
+    known = [name for name in inspect.signature(fit_law).parameters if name not in ("runs", "form", "loss")]
+    for name in given:
+        if name not in known:
+            hint = calls.nearest(name, name, known)
+            raise TypeError(
+                f"there is no argument {name}={hint}; compare() takes runs=, forms=, loss=, {'=, '.join(known)}="
+            )
+    calls.resamples("resamples", given.get("resamples", 0))
     names = law_comparison.DEFAULT.split(",") if forms is None else [forms] if isinstance(forms, str) else forms
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"forms={forms!r:.40}: names of laws are needed, such as forms=['chinchilla', 'kaplan']")
     return law_comparison.compare(load.tidy(runs), names, loss=loss, **{"resamples": 0, **given})  # type: ignore[arg-type]
 
 

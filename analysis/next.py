@@ -12,6 +12,7 @@ from analysis.planning.study_config import inherited, write
 from analysis.results import load
 from analysis.text import commandline
 from analysis.text.commandline import Key
+from train.spec import calls
 
 if TYPE_CHECKING:
     from analysis.planning.next_runs import Next
@@ -40,6 +41,17 @@ def _ratios(key: Key, text: str) -> tuple[float, float]:
     return both
 
 
+def _pair(name: str, value: object) -> None:
+    """Check the least and the most tokens per parameter."""
+    two = list(value) if isinstance(value, (tuple, list)) else []
+    for end in two:
+        calls.positive(name, end)
+    if len(two) != 2 or not two[0] < two[1]:
+        raise ValueError(f"{name}={value!r:.40}: two numbers are needed, the lower one first, such as (2, 200)")
+
+
+FORMS = ("chinchilla", "chinchilla_tied", "farseer")
+"""Laws that a forecast can rest on."""
 KEYS = (
     *load.KEYS,
     Key("target", "compute at which to forecast the loss [FLOPs], beyond the runs (default 10 times the largest)", None,
@@ -53,7 +65,7 @@ KEYS = (
         lambda key, text: 0.0 if text in ("0", "0.0") else commandline.number(key, text)),
     Key("ratios", "tokens per parameter of candidates, LOW:HIGH (default 1:3000, and what the runs have)", None,
         _ratios),
-    Key("form", "law of the forecast", "chinchilla", choices=("chinchilla", "chinchilla_tied", "farseer")),
+    Key("form", "law of the forecast", "chinchilla", choices=FORMS),
     Key("simulate", "simulated studies to compare with a grid's budget; 0: none", 100, commandline.whole),
     Key("seed", "seed of the simulation", 0, commandline.whole),
     Key("name", "study that the next runs belong to (default: the runs' own)"),
@@ -82,6 +94,10 @@ def act(options: Mapping[str, Any]) -> int:
     return 0
 
 
+@calls.answered(
+    count=calls.whole(1), power=calls.not_negative, form=calls.one_of(*FORMS), simulate=calls.whole(),
+    seed=calls.whole(), ratios=_pair,
+)  # fmt: skip
 def next_runs(
     runs: Runs,
     *,

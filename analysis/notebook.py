@@ -15,14 +15,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.results.fit_keys import KEYS
-from analysis.text import numbers
+from analysis.text import files, numbers
 from analysis.values.blocks import Check, Interval
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit, Recommendation
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,9 +38,25 @@ if TYPE_CHECKING:
 FARTHEST = 2000.0
 """How many times the largest run's FLOPs a budget may have without a warning: a little more than the table of
 best sizes has."""
+KINDS, SIZES = ("svg", "pdf", "png"), ("screen", "column", "page")
+"""Kinds of the figures' files, and what they are sized for."""
 COMMAND_ONLY = ("runs", "out", "report")
 
 
+def folder_of(name: str, value: object) -> None:
+    """Check a folder for results: that it can be made and written to."""
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise ValueError(f"{name}={value!r:.40}: the path of a folder is needed, such as 'reports/mine'")
+    files.check_folder(name, Path(value))
+
+
+def axes(name: str, value: object) -> None:
+    """Check axes of matplotlib."""
+    if not hasattr(value, "set_xlabel"):
+        raise ValueError(f"{name}={value!r:.40}: axes of matplotlib are needed, or none for new ones")
+
+
+@calls.answered()
 def load(runs: Runs, **options: Any) -> pd.DataFrame:
     """Return runs as a tidy frame: one row per run, including those that no fit uses, with the reason beside them.
 
@@ -63,9 +81,10 @@ def load(runs: Runs, **options: Any) -> pd.DataFrame:
     """
     from analysis.results import load as reading
 
-    return reading.load_frame({**_asked(options), **reading.source(runs)})
+    return reading.load_frame({**_asked(options), **reading.source(reading.kept(runs))})
 
 
+@calls.answered(form=calls.text, loss=calls.text, interval=calls.text)
 def fit(
     runs: Runs,
     *,
@@ -134,7 +153,7 @@ def fit(
 
     named = {"form": form, "approach": approach, "loss": loss, "interval": interval, "budget": budget}
     asked = _asked({**options, **named, "resamples": resamples, "seed": seed, "sensitivity": sensitivity})
-    source = reading.source(runs)
+    source = reading.source(reading.kept(runs))
     loaded = is_tidy(source.get("table"))
     frame = source["table"] if loaded else reading.load_frame({**asked, **source})
     asked["runs"] = source["runs"] if "table" not in source else ""
@@ -147,7 +166,20 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
     from analysis.text import commandline
 
     known = {key.name: key for key in KEYS if key.name not in COMMAND_ONLY}
-    read = {name: value for name, value in options.items() if name not in known or isinstance(value, (str, int, float))}
+    for name in ("columns", "where"):
+        if not isinstance(options.get(name, ""), (str, Mapping)):
+            raise ValueError(f"{name}={options[name]!r:.40}: names are needed, such as {name}={{'params': 'N'}}")
+    if not isinstance(options.get("fix", {}), str):
+        calls.numbers("fix", options.get("fix") or {})
+    for name, value in options.items():
+        key = known.get(name)
+        if (
+            key
+            and key.type_name in ("number", "int", "share")
+            and not isinstance(value, (str, Real, type(key.default)))
+        ):
+            raise ValueError(f"{name}={value!r:.40}: a number is needed ({key.help})")
+    read = {name: value for name, value in options.items() if name not in known or isinstance(value, (str, Real))}
     asked = commandline.parse([f"{name}={value}" for name, value in read.items()], tuple(known.values()))
     asked |= {name: value for name, value in options.items() if name not in read}
     return {**asked, "form": resolve(asked["form"], curves=True), "runs": ""}
@@ -249,6 +281,7 @@ class StudyFit:
 
         return with_prediction(self.result, self.frame)
 
+    @calls.answered()
     def optimum(self, budget: float) -> Optimum:
         """Return the compute-optimal run of a budget, by the approach that the fit's recommendation follows.
 
@@ -278,13 +311,6 @@ class StudyFit:
         from analysis.results.load import positive
 
         flops = positive("budget", budget)
-        largest = self.result.runs.largest_flops
-        if largest is not None and flops / largest > FARTHEST:
-            warnings.warn(
-                f"budget={numbers.scientific(flops)} is {numbers.factor(flops / largest)} the largest run: no run says "
-                "whether the law holds there",
-                stacklevel=2,
-            )
         plan, parts = self.recommendation, self._parts
         if parts is None:
             raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: one law is all there is")
@@ -297,11 +323,18 @@ class StudyFit:
         if found is None:
             raise ValueError(
                 f"these runs give no best size for {numbers.flops(flops)}: the {plan.approach} has none near the sizes "
-                f"swept; the largest run has {numbers.flops(largest)}"
+                f"swept; the largest run has {numbers.flops(self.result.runs.largest_flops)}"
+            )
+        far = flops / float(parts.rows.flops.max())
+        if far > FARTHEST:
+            warnings.warn(
+                f"budget={numbers.scientific(flops)} is {numbers.factor(far)} the largest run: no run says whether the "
+                "law holds there",
+                stacklevel=3,
             )
         return Optimum(
             flops, found.params, found.tokens, found.tokens_per_param, found.loss, found.intervals, plan.approach,
-            flops / float(parts.rows.flops.max()),
+            far,
         )  # fmt: skip
 
     def optima(self) -> pd.DataFrame:
@@ -348,22 +381,27 @@ class StudyFit:
 
         return summary(to_json(self.result))
 
+    @calls.answered(ax=axes)
     def plot_isoflop(self, ax: Axes | None = None) -> Axes:
         """Draw loss against parameters at equal compute: runs, law, parabolas and their minima; return the axes."""
         return self.plot("valleys", "valleys", ax)
 
+    @calls.answered(quantity=calls.text, ax=axes)
     def plot_frontier(self, quantity: str = "params", ax: Axes | None = None) -> Axes:
         """Draw optimal "params" or "tokens" against compute, with the law's band; return the axes."""
         return self.plot("frontier", quantity, ax)
 
+    @calls.answered(ax=axes)
     def plot_loss(self, ax: Axes | None = None) -> Axes:
         """Draw the lowest loss against compute; return the axes."""
         return self.plot("loss", "loss", ax)
 
+    @calls.answered(against=calls.text, ax=axes)
     def plot_residuals(self, against: str = "flops", ax: Axes | None = None) -> Axes:
         """Draw residuals against "params", "tokens" or "flops", coloured by budget; return the axes."""
         return self.plot("law", against, ax)
 
+    @calls.answered(panel=calls.text, ax=axes)
     def plot(self, figure: str = "valleys", panel: str = "", ax: Axes | None = None) -> Axes:
         """Draw one panel of a figure of the report on `ax`, or on new axes; return the axes.
 
@@ -383,15 +421,30 @@ class StudyFit:
             raise ValueError(f"{name!r} is no panel of {figure}; use one of {', '.join(panels)}")
         return panels[name].draw(ax if ax is not None else new_axes(panels[name].height))
 
+    @calls.answered(folder=folder_of)
     def save(self, folder: str | Path) -> Path:
-        """Write fit.json, metrics.json, points.csv and runs.csv into a folder; return the path of fit.json."""
+        """Write fit.json, metrics.json, points.csv and runs.csv into a folder; return the path of fit.json.
+
+        ValueError says that the folder cannot be made or written to.
+        """
         from analysis.results.fitted import write
 
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"folder={folder}: it cannot be made ({error.strerror}); give another folder") from None
         write(self.result, self.frame, Path(folder))
         return Path(folder) / "fit.json"
 
-    def report(self, folder: str | Path, figures: Sequence[str] = ("svg", "pdf", "png"), size: str = "screen") -> Path:
-        """Write report.html with its figures, and what `save` writes, into a folder; return the page's path."""
+    @calls.answered(
+        folder=folder_of, figures=calls.some_of("svg", "pdf", "png"), size=calls.one_of("screen", "column", "page")
+    )
+    def report(self, folder: str | Path, figures: Sequence[str] = KINDS, size: str = "screen") -> Path:
+        """Write report.html with its figures, and what `save` writes, into a folder; return the page's path.
+
+        `figures` are the kinds of their files, `size` is "screen", "column" or "page" of a paper. ValueError says which
+        is not known, or that the folder cannot be made or written to.
+        """
         from analysis.report.write import write
 
         runs = Path(str(self.options.get("runs") or ""))

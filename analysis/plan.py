@@ -23,6 +23,7 @@ from analysis.results import load
 from analysis.text import commandline, files, terminal
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
+from train.spec import calls
 
 if TYPE_CHECKING:
     from analysis.results.load import Runs
@@ -68,6 +69,10 @@ KEYS = (
 CHOSEN = ("overtrain", "inference_tokens", "unique_tokens", "repeats", "vocabulary")
 
 
+@calls.answered(
+    form=calls.text, at=calls.numbers, overtrain=calls.positive, inference_tokens=calls.positive,
+    unique_tokens=calls.positive, repeats=calls.numbers, resamples=calls.resamples, seed=calls.whole(),
+)  # fmt: skip
 def plan(
     runs: Runs | Mapping[str, float],
     budget: float,
@@ -137,11 +142,13 @@ def plan(
     from analysis.laws.registry import resolve
 
     name = resolve(form)
+    others = tuple(resolve(one, key="beside") for one in ([beside] if isinstance(beside, str) else beside or ()))
     if isinstance(runs, Mapping):
+        calls.numbers("runs", runs)
         basis = from_constants(runs, name, at)
     else:
         frame = load.tidy(runs)
-        basis = from_frame(frame, form=name, at=at, resamples=resamples, seed=seed, beside=beside, strict=strict)
+        basis = from_frame(frame, form=name, at=at, resamples=resamples, seed=seed, beside=others, strict=strict)
     asked = load.positive("budget", budget)
     return make(basis, Asked(asked, overtrain, inference_tokens, unique_tokens, repeats or {}))
 
@@ -154,7 +161,8 @@ def act(options: Mapping[str, Any]) -> int:
 
     form = resolve(options["form"])
     if options["runs"]:
-        names = () if options["beside"] == "none" else tuple(map(resolve, options["beside"].split(",")))
+        named = [] if options["beside"] == "none" else options["beside"].split(",")
+        names = tuple(resolve(name, key="beside") for name in named)
         basis = from_frame(
             load.load(options), form=form, at=options["at"], resamples=options["resamples"], seed=options["seed"],
             label=options["runs"], beside=names, strict=options["strict"],

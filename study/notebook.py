@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.storage.layout import StudyFolder
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,7 @@ class Submitted:
         return f"Submitted({self.study!r}, folder={str(self.folder)!r})"
 
 
+@calls.answered()
 def submit(
     *overrides: str,
     sweep: Mapping[str, Sequence[object]] | None = None,
@@ -113,6 +115,7 @@ def _word(value: object) -> str:
     return str(value)
 
 
+@calls.answered()
 def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:
     """Return how a study's points stand, as `python -m study status` does: one row a point, by key.
 

@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     if not words:
-        _parser().print_help()
-        print(f"train.prepare: {NAMELESS}", file=sys.stderr)
+        _parser().print_usage()
+        print(f"train.prepare: {NAMELESS}; --help says more", file=sys.stderr)
         return WRONG
     display = Display(sys.stderr)
     try:

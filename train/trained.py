@@ -18,6 +18,7 @@ from train.data.corpus.tokenizer import encode_bytes, encoder
 from train.model.attention.kv_cache import KVCache
 from train.model.regions import parts_of
 from train.model.transformer import Transformer
+from train.spec import calls
 from train.spec.config import RunConfig
 from train.spec.frozen_run import load
 from train.spec.manifest import folder, read_manifest
@@ -69,6 +70,7 @@ class TrainedModel:
         return str(loaded.decode(kept, skip_special_tokens=True))
 
     @torch.no_grad()
+    @calls.answered(text=calls.text)
     def loss(self, text: str) -> float:
         """Return the mean loss of a text [nats per token], given that a document begins with it.
 
@@ -82,6 +84,7 @@ class TrainedModel:
         return float(torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:], device=self.device)))
 
     @torch.no_grad()
+    @calls.answered(prompt=calls.text, tokens=calls.whole(), top_k=calls.whole(), seed=calls.whole())
     def sample(
         self, prompt: str = "", tokens: int = 100, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
     ) -> str:
@@ -126,6 +129,7 @@ class TrainedModel:
         return (None if file is None else (corpus / file).read_text("utf-8")), manifest.separator_token
 
 
+@calls.answered(step=calls.whole(), device=calls.text)
 def load_checkpoint(run: str | Path, step: int | None = None, device: str = "cpu") -> TrainedModel:
     """Return the model of a run's newest whole checkpoint, or of that of `step`.
 

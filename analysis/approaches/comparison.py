@@ -18,6 +18,7 @@ from analysis.inputs.dataset import Rows
 from analysis.laws import registry
 from analysis.text import numbers
 from analysis.values.blocks import STATUS, Interval, PowerLaw, Valley
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,7 @@ FEWEST_SIZES, FEWEST_MINIMA = 3, 3
 COLUMNS = ["approach", "a", "a_low", "a_high", "b", "params", "tokens", "tokens_per_param", "points", "reason"]
 
 
+@calls.answered(budget=calls.positive, resamples=calls.whole(), seed=calls.whole())
 def side_by_side(
     runs: Any,
     budget: float | None = None,

@@ -15,6 +15,7 @@ from analysis.inference import resampling
 from analysis.inputs.dataset import Array
 from analysis.values.blocks import Check, PowerLaw
 from analysis.values.findings import finding
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +39,7 @@ class Envelope:
     checks: tuple[Check, ...]
 
 
+@calls.answered(grid=calls.whole(2), resamples=calls.whole(), seed=calls.whole(), confidence=calls.share)
 def fit(
     runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, confidence: float = 0.95, hull: bool = False
 ) -> Envelope:
@@ -125,6 +127,7 @@ def _slopes(
 
 def _curves(runs: Any, grid: int) -> tuple[Array, Array, Array, Array]:
     """Return ln loss (K, G), ln params (K,), ln tokens (K, G) and ln FLOPs (G,); infinity outside a curve's range."""
+    runs = observations.table(runs)
     columns = [np.log(observations.column(runs, name)) for name in ("params", "tokens", "flops", "loss")]
     number = observations.group_column(runs, "run")
     if number is None:

@@ -18,6 +18,7 @@ from analysis.estimation import observations, ties
 from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import PowerLaw
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,7 @@ class _Budget:
     loss: Array
 
 
+@calls.answered(nearest=calls.whole(3))
 def optima(runs: Any, method: str = "parabola", nearest: int | None = None) -> pd.DataFrame:
     """Return the best size of each budget: flops, params_opt, tokens_opt, loss_opt, status, reason, points.
 
@@ -79,6 +81,7 @@ def optima(runs: Any, method: str = "parabola", nearest: int | None = None) -> p
     return pd.DataFrame(rows)
 
 
+@calls.answered(y=calls.text, confidence=calls.share)
 def exponents(found: Any, y: str = "params_opt", confidence: float = 0.95) -> PowerLaw:
     """Return y = coefficient (C / reference_flops)^exponent through optima, by least squares of the logs.
 
@@ -119,6 +122,7 @@ def ols(found: Any, y: str = "params_opt") -> Any:
 
 def _points(found: Any, y: str) -> tuple[float, Array, Array]:
     """Return the reference FLOPs of the optima, ln(C/reference), and ln y."""
+    found = observations.table(found)
     flops, values = observations.column(found, "flops"), observations.column(found, y)
     good = np.isfinite(values) & (values > 0) & np.isfinite(flops)
     if (budgets := len(np.unique(flops[good]))) < 2:

@@ -13,6 +13,7 @@ from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import Check
 from analysis.values.findings import finding
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,7 @@ class Hyperparameters:
     checks: tuple[Check, ...]
 
 
+@calls.answered(window=calls.positive, least=calls.whole(1), params=calls.text)
 def optima(
     runs: Any, window: float = 0.01, method: str = "quadratic", least: int = 6, params: str = "params"
 ) -> pd.DataFrame:
@@ -69,6 +71,7 @@ def optima(
 
     if method not in ("quadratic", "envelope", "minimum"):
         raise ValueError(f"method={method!r} is not known; use quadratic, envelope or minimum")
+    runs = observations.table(runs)
     size, tokens, loss = (observations.column(runs, name) for name in (params, "tokens", "loss"))
     lr, batch = (_or_one(runs, name, len(loss)) for name in ("lr", "batch_tokens"))
     keys = np.round(np.log(np.stack((size, tokens))), 6)
@@ -146,6 +149,9 @@ def _moved(runs: pd.DataFrame, window: float, method: str, target: str, here: pd
     return [finding("window_matters", text, "window= sets it: quote it with the law", "note")]
 
 
+@calls.answered(
+    window=calls.positive, params=calls.text, resamples=calls.whole(), seed=calls.whole(), confidence=calls.share
+)
 def laws(
     runs: Any, window: float = 0.01, method: str = "quadratic", *, params: str = "params", resamples: int = 1000,
     seed: int = 0, confidence: float = 0.95,

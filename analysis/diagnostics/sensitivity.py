@@ -15,6 +15,7 @@ from analysis.inputs.dataset import budget_levels
 from analysis.laws.base import Array, Form
 from analysis.laws.registry import named
 from analysis.text import numbers
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,7 @@ CUTS = (0.25, 0.5, 0.75)
 COUNTS = ("params_total", "params_matmul", "params_non_embedding", "params_no_embed")
 
 
+@calls.answered(resamples=calls.whole(), seed=calls.whole(), delta=calls.positive)
 def sensitivity(
     runs: Any,
     form: str | Form = "chinchilla",

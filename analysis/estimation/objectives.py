@@ -286,6 +286,8 @@ def locations(loss: Loss, residual: Array) -> Array:
 def named(name: str | Loss, delta: float = 1e-3) -> Loss:
     """Return the loss function of this name; ValueError lists the names."""
     if not isinstance(name, str):
+        if not hasattr(name, "straight"):
+            raise ValueError(f"loss={name!r:.40} is not known; use one of {', '.join(LOSSES)}")
         return name
     if name not in LOSSES:
         raise ValueError(f"loss={name!r} is not known; use one of {', '.join(LOSSES)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,29 @@ OTHERS = ("params", "tokens", "flops", "unique_tokens", "lr", "batch_tokens", "w
 def table(runs: Any) -> Any:
     """Return what holds columns: of a frame that `analysis.load` returned, the rows that fits use.
 
-    Raises ValueError for the name of a file or of a study, which is not read here.
+    A fit stands for the frame of its runs. Raises ValueError for what holds no columns, such as the name of a file or
+    of a study, which is not read here.
     """
     if isinstance(runs, (str, Path)):
         raise ValueError(f"runs={runs} is a name, and a table is needed: analysis.load({str(runs)!r})")
-    if is_tidy(runs):
-        return runs[runs["used"].astype(bool)]
-    return runs
+    held = runs if hasattr(runs, "columns") else getattr(runs, "frame", runs)
+    if not isinstance(held, (Rows, Mapping)) and not hasattr(held, "columns"):
+        raise ValueError(
+            f"runs={runs!r:.40} is no table: give a data frame or a mapping of columns, such as "
+            "{'params': [1e9], 'tokens': [2e10]}"
+        )
+    if is_tidy(held):
+        return held[held["used"].astype(bool)]
+    return held
 
 
 def inputs(runs: Any, form: Form) -> Array:
     """Return the form's inputs (k, n), positive numbers; ValueError names a column that is missing or is not."""
     columns = [np.atleast_1d(_positive(column(runs, name, form), name)) for name in form.inputs]
+    lengths = {name: len(values) for name, values in zip(form.inputs, columns, strict=True)}
+    if len(set(lengths.values()) - {1}) > 1:
+        said = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise ValueError(f"the columns have different numbers of values: {said}; give one a run")
     return np.stack(np.broadcast_arrays(*columns))
 
 
@@ -42,6 +54,10 @@ def read(runs: Any, form: Form) -> Rows:
     target = np.atleast_1d(_positive(column(runs, form.target, form), form.target))
     if target.shape != found.shape[1:]:
         raise ValueError(f"{form.target} has {target.size} values, the inputs {found.shape[1]}; give one a run")
+    if not target.size:
+        raise ValueError(
+            f"runs= holds no row: one line per run is needed, with {', '.join(form.inputs)}, {form.target}"
+        )
     if isinstance(runs, Rows):
         return runs
     columns = {**dict(zip(form.inputs, found, strict=True)), form.target: target}
@@ -129,10 +145,13 @@ def _is_empty(value: object) -> bool:
 
 def rows_of(runs: Any) -> Rows:
     """Return the positive rows of a table with their budgets and sizes; Rows as they are."""
+    runs = table(runs)
     if isinstance(runs, Rows):
         return runs
     columns = {name: column(runs, name) for name in ("params", "tokens", "flops", "loss")}
     good = np.all([np.isfinite(values) & (values > 0) for values in columns.values()], axis=0)
+    if not good.any():
+        raise ValueError("runs= holds no row with positive params, tokens, flops and loss: one line per run is needed")
     further = {
         str(name): values[good]
         for name in runs

@@ -16,6 +16,7 @@ from analysis.inference.profile_likelihood import Profile, has_profile, is_posit
 from analysis.inputs.dataset import Array, Index, Rows
 from analysis.laws.base import Form
 from analysis.values.blocks import Basin, Optimizer
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,8 +191,13 @@ class Estimate:
         """The direction in which other laws fit the rows as well, and how far; None where there is one best law."""
         return flat(self.problem, self.point)
 
+    @calls.answered(name=calls.text, alpha=calls.share)
     def profile(self, name: str, alpha: float | None = None) -> Profile:
         """Return the profile likelihood of a constant or of a (or b): values, deviance, where it rejects."""
+        if name not in self.names:
+            hint = calls.nearest("name", name, self.names)
+            held = ", ".join(self.names)
+            raise ValueError(f"name={name!r}: {self.form.name} has no such constant{hint}; it has {held}")
         own = 1.0 - self.confidence
         level = own if alpha is None else alpha
         if level != own:
@@ -217,9 +223,20 @@ class Estimate:
         spreads = {name: self.spread(name) for name in left}
         self._profiles.update(profiles(self.problem, self.point, spreads, 1.0 - self.confidence))
 
-    def predict(self, runs: Any) -> Array:
-        """Return the target (n,) at `runs`: a frame with the form's input columns, such as params and tokens."""
-        return np.asarray(self.predicted(self.point.theta[None], runs)[0])
+    @calls.answered()
+    def predict(self, runs: Any = None, **columns: Any) -> Array:
+        """Return the target (n,) at `runs`, a frame or a mapping of the form's inputs, or at inputs given by name.
+
+        `predict(params=1e9, tokens=2e10)` is `predict({"params": 1e9, "tokens": 2e10})`. ValueError names what lacks.
+        """
+        return np.asarray(self.predicted(self.point.theta[None], self.places(runs, columns))[0])
+
+    def places(self, runs: Any, columns: Mapping[str, Any]) -> Any:
+        """Return the table of places that a prediction is asked for; ValueError where it is not one of the two."""
+        if (runs is None) != bool(columns):
+            wanted = ", ".join(f"{name}=..." for name in self.form.inputs)
+            raise ValueError(f"give a table of places, or the law's inputs by name, one of the two: predict({wanted})")
+        return observations.table(columns or runs)
 
     def predicted(self, theta: Array, runs: Any) -> Array:
         """Return the target (R, n) of internal constants (R, p) at runs."""

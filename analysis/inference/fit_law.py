@@ -31,6 +31,7 @@ from analysis.inference.law_result import LawFit
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
+from train.spec import calls
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,14 @@ class Uncertainty:
         return self.interval if self.resamples or self.interval != "bootstrap" else "delta"
 
 
+@calls.answered(
+    resamples=calls.whole(),
+    seed=calls.whole(),
+    workers=calls.whole(),
+    starts=calls.whole(1),
+    delta=calls.positive,
+    fix=calls.numbers,
+)
 def fit_law(
     runs: Any,
     form: str | Form = "chinchilla",

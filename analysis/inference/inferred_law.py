@@ -13,6 +13,7 @@ from analysis.inference.estimate import Estimate
 from analysis.inference.identifiability import Verdicts
 from analysis.inference.intervals import METHODS
 from analysis.values.blocks import Identified, Interval
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,7 @@ class InferredLaw(Estimate):
         unknown = {n: np.nan for n in self.form.names if n not in held and not self.identified[n].identified}
         return pd.Series(spread | held | unknown, dtype=float)
 
+    @calls.answered()
     def conf_int(self, alpha: float | None = None, method: str | None = None) -> pd.DataFrame:
         """Return intervals of constants and derived quantities, columns 0 (lower) and 1 (upper).
 
@@ -68,19 +70,19 @@ class InferredLaw(Estimate):
         rows = {name: self._interval(name, level, chosen) for name in self.names}
         return pd.DataFrame.from_dict(rows, orient="index", columns=[0, 1])
 
-    def get_prediction(self, runs: Any) -> Prediction:
-        """Return the target at `runs`, a frame with the form's input columns, with intervals of mean and observation.
+    @calls.answered()
+    def get_prediction(self, runs: Any = None, **columns: Any) -> Prediction:
+        """Return the target at `runs`, or at inputs given by name, with intervals of mean and observation.
 
         Examples
         --------
         >>> import analysis as sa
-        >>> import pandas as pd
         >>> fit = sa.fit("docs/example-runs.csv", resamples=40, sensitivity=False)
-        >>> found = fit.law.get_prediction(pd.DataFrame({"params": [1e9], "tokens": [2e10]}))
+        >>> found = fit.law.get_prediction(params=1e9, tokens=2e10)
         >>> found.summary_frame()["mean"].round(2).tolist()
         [2.46]
         """
-        return self.prediction(runs)
+        return self.prediction(self.places(runs, columns))
 
     def prediction(self, runs: Any, forms: Sequence[Estimate] = (), how: str = "aic") -> Prediction:
         """Return the prediction at runs; with other fits of the same rows in `forms` it holds the form's uncertainty.

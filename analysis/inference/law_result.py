@@ -10,6 +10,7 @@ import numpy as np
 from analysis.inference.inferred_law import InferredLaw
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Interval
+from train.spec import calls
 
 if TYPE_CHECKING:
     from analysis.inference.summary import Summary
@@ -74,10 +75,12 @@ class LawFit(InferredLaw):
 
         return record(self, self.block())
 
+    @calls.answered()
     def plot_residuals(self, against: str = "params", ax: Any = None) -> Any:
         """Draw residuals against an input; return the axes."""
         return _figures().residuals(self, against, ax)
 
+    @calls.answered()
     def plot_profile(self, name: str, ax: Any = None) -> Any:
         """Draw the profile of a constant; return the axes."""
         return _figures().profile(self, name, ax)
@@ -86,6 +89,7 @@ class LawFit(InferredLaw):
         """Draw observed over fitted; return the axes."""
         return _figures().observed(self, ax)
 
+    @calls.answered()
     def plot_draws(self, x: str, y: str, ax: Any = None) -> Any:
         """Draw the resamples of two quantities; return the axes."""
         return _figures().draws(self, x, y, ax)

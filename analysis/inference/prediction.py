@@ -12,6 +12,7 @@ from analysis.inference import covariance, error_draws, resampling
 from analysis.inference.akaike import behind, weights
 from analysis.inference.refusals import refuse_far
 from analysis.inputs.dataset import Array
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ class Prediction:
     weights: dict[str, float]
     confidence: float
 
+    @calls.answered(alpha=calls.share)
     def summary_frame(self, alpha: float | None = None) -> pd.DataFrame:
         """Return mean, mean_se, mean_ci_lower, mean_ci_upper, obs_ci_lower, obs_ci_upper, a row a prediction.
 

@@ -128,12 +128,19 @@ def tidy(runs: Runs) -> pd.DataFrame:
 
     from analysis.inputs.dataset import is_tidy
 
-    kept = getattr(runs, "frame", None)
-    given = kept if isinstance(kept, pd.DataFrame) else runs
+    given = kept(runs)
     if is_tidy(given):
         assert isinstance(given, pd.DataFrame)
         return given
     return load({**{key.name: key.default for key in FURTHER}, **source(given)})
+
+
+def kept(runs: Any) -> Any:
+    """Return the frame of a fit's runs where a fit is given, else what is given."""
+    import pandas as pd
+
+    frame = getattr(runs, "frame", None)
+    return frame if isinstance(frame, pd.DataFrame) else runs
 
 
 def positive(name: str, value: object) -> float:

@@ -12,9 +12,9 @@ from errno import EDQUOT, ENOSPC
 from typing import Any
 
 from analysis.text.terminal import show
+from train.spec.calls import FEWEST_RESAMPLES
 
 Read = Callable[["Key", str], Any]
-FEWEST_RESAMPLES = 20
 WIDTH = 118
 """Columns of a help text."""
 UNANSWERED = 3
@@ -165,6 +165,14 @@ def usage(command: str, purpose: str, keys: Sequence[Key], examples: Sequence[st
     return "\n".join(lines)
 
 
+def _lacking(command: str, purpose: str, keys: Sequence[Key], examples: Sequence[str]) -> str:
+    """Return what a command without arguments is answered with: what it needs, an example, and where its help is."""
+    needed = [key for key in keys if key.required]
+    missing = "; ".join(f"{key.name}= is missing: {key.help}" for key in needed) or " ".join(purpose.split())
+    first = [f"for example: {example}" for example in examples[:1]]
+    return "\n".join([f"{command}: {missing}", *first, f"all keys: python -m {command} --help"])
+
+
 def key_lines(keys: Sequence[Key]) -> list[str]:
     """Return the lines of each key: name, type, what it is, its choices and its default."""
     width, kinds = max(len(key.name) for key in keys) + 2, max(len(key.type_name) for key in keys) + 2
@@ -199,9 +207,12 @@ def run(
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if not given or any(a in ("-h", "--help", "help") for a in given):
+        if any(a in ("-h", "--help", "help") for a in given):
             show(usage(command, purpose, keys, examples))
-            return 0 if given else 2
+            return 0
+        if not given:
+            print(_lacking(command, purpose, keys, examples), file=sys.stderr)
+            return 2
         with warnings.catch_warnings():
             # Overflow in a trial step is part of a search; what comes of it is judged, and findings say it.
             warnings.simplefilter("ignore", RuntimeWarning)

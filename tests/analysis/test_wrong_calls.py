@@ -1,0 +1,232 @@
+"""A wrong call of the notebook's functions is answered in one line, which names the argument and what to do."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import analysis as sa
+import study
+from analysis.text.commandline import Key
+from train.prepare import main as prepare
+from train.spec import calls
+
+RUNS = str(Path(__file__).parents[2] / "docs" / "example-runs.csv")
+TABLE = pd.read_csv(RUNS)
+LAW = {"E": 1.7, "A": 400.0, "B": 400.0, "alpha": 0.3, "beta": 0.3}
+WRONG: dict[str, str] = {
+    "sa.load()": "runs= is missing; load() takes runs=",
+    "sa.load(RUNS, 3)": "only runs needs none",
+    "sa.load(None)": "runs=None is neither a name nor a data frame",
+    "sa.load(RUNS, columns=['params'])": "such as columns={'params': 'N'}",
+    "sa.load(RUNS, thin=-1)": "thin=-1: a whole number",
+    "sa.fit()": "runs= is missing; fit() takes runs=, form=, approach=",
+    "sa.fit(RUNS, 'kaplan')": "fit() was given 2 values without a name",
+    "sa.fit(RUNS, runs='x')": "runs= is given twice",
+    "sa.fit(RUNS, form=None)": "form=None: a text is needed",
+    "sa.fit(RUNS, resamples=None)": "resamples=None: a number is needed",
+    "sa.fit(RUNS, resamples=[200])": "resamples=[200]: a number is needed",
+    "sa.fit(RUNS, budget=[1e22])": "budget=[1e+22]: a number is needed",
+    "sa.fit(RUNS, fix={'E': 'a'})": "names with numbers are needed, such as fix={'E': 1.7}",
+    "sa.fit(RUNS, delta=-1)": "delta=-1: a positive number is needed",
+    "sa.fit(RUNS, resample=200)": "did you mean resamples=?",
+    "fit.optimum()": "budget= is missing; optimum() takes budget=",
+    "fit.optimum(budgets=1e22)": "there is no argument budgets=; did you mean budget=?",
+    "fit.optimum(1e22, 3)": "only budget needs none",
+    "fit.optimum(True)": "budget=True: a positive number of FLOPs is needed",
+    "fit.law.predict()": "predict(params=..., tokens=...)",
+    "fit.law.predict(1e9)": "runs=1000000000.0 is no table",
+    "fit.law.predict(1e9, 2e10)": "predict() was given 2 values without a name",
+    "fit.law.predict(None)": "predict(params=..., tokens=...)",
+    "fit.law.predict([[1e9, 2e10]])": "is no table",
+    "fit.law.predict(params=1e9)": "no column 'tokens'",
+    "fit.law.predict(params=1e9, token=2e10)": "no column 'tokens'",
+    "fit.law.predict({'params': [1e9]}, tokens=2e10)": "one of the two",
+    "fit.law.predict(params=[1e9, 2e9], tokens=[1e10, 2e10, 3e10])": "params has 2, tokens has 3; give one a run",
+    "fit.law.get_prediction()": "predict(params=..., tokens=...)",
+    "fit.law.get_prediction(params=1e9, tokens=2e10).summary_frame(alpha=2)": "alpha=2: a number between 0 and 1",
+    "fit.law.profile('gamma')": "name='gamma': chinchilla has no such constant; it has E, A, B, alpha, beta",
+    "fit.law.profile('alhpa')": "did you mean name=alpha?",
+    "fit.law.profile('alpha', alpha=3)": "alpha=3: a number between 0 and 1",
+    "fit.law.plot_profile('gamma')": "name='gamma': chinchilla has no such constant",
+    "fit.report()": "folder= is missing; report() takes folder=, figures=, size=",
+    "fit.report(None)": "folder=None: the path of a folder is needed",
+    "fit.report(OUT, figures=('gif',))": "figures='gif' is not known; use svg, pdf, png",
+    "fit.report(OUT, figures='svg')": "figures='svg': a list is needed, such as figures=['svg']",
+    "fit.report(OUT, figures=3)": "figures=3: a list is needed",
+    "fit.report(OUT, size='poster')": "size='poster' is not known; use screen, column, page",
+    "fit.report(OUT, size='pages')": "did you mean size=page?",
+    "fit.report(FILE)": "is a file, not a folder; give another folder",
+    "fit.report('/proc/nope')": "folder=/proc/nope",
+    "fit.save()": "folder= is missing",
+    "fit.save(FILE)": "is a file, not a folder; give another folder",
+    "fit.plot(ax=3)": "ax=3: axes of matplotlib are needed",
+    "fit.plot_isoflop('x')": "ax='x': axes of matplotlib are needed",
+    "fit.plot_frontier(['params'])": "quantity=['params']: a text is needed",
+    "sa.plan()": "runs= and budget= are missing; plan() takes runs=, budget=",
+    "sa.plan(fit)": "budget= is missing",
+    "sa.plan(fit, 1e22, infrence_tokens=1e12)": "did you mean inference_tokens=?",
+    "sa.plan(fit, 1e22, inference_tokens='many')": "inference_tokens='many': a positive number is needed",
+    "sa.plan(fit, 1e22, overtrain=None)": "overtrain=None: a positive number is needed",
+    "sa.plan(fit, 1e22, resamples=3)": "resamples=3: 0 for no interval, or at least 20",
+    "sa.plan(fit, 1e22, resamples='a')": "resamples='a': a whole number, 0 or more is needed",
+    "sa.plan(fit, 1e22, beside=['nope'], resamples=0)": "beside=nope is not known",
+    "sa.plan(fit, 1e22, seed=-1)": "seed=-1: a whole number",
+    "sa.plan({**LAW, 'A': 'x'}, 1e22)": "names with numbers are needed",
+    "sa.next_runs()": "runs= is missing",
+    "sa.next_runs(fit, 1e22)": "next_runs() was given 2 values without a name",
+    "sa.next_runs(fit, targets=1e22)": "did you mean target=?",
+    "sa.next_runs(fit, target=1e22, count='a')": "count='a': a whole number, 1 or more is needed",
+    "sa.next_runs(fit, target=1e22, count=1.5)": "count=1.5: a whole number",
+    "sa.next_runs(fit, target=1e22, power=-1)": "power=-1: a number, 0 or more is needed",
+    "sa.next_runs(fit, target=1e22, power='x')": "power='x': a number, 0 or more is needed",
+    "sa.next_runs(fit, target=1e22, seed=-1)": "seed=-1: a whole number",
+    "sa.next_runs(fit, target=1e22, simulate=-1)": "simulate=-1: a whole number",
+    "sa.next_runs(fit, target=1e22, form=None)": "form=None is not known; use chinchilla, chinchilla_tied, farseer",
+    "sa.next_runs(fit, target=1e22, ratios=3)": "ratios=3: two numbers are needed, the lower one first",
+    "sa.next_runs(fit, target=1e22, ratios=(200, 2))": "the lower one first, such as (2, 200)",
+    "sa.next_runs(fit, target=1e22, ratios=(-1, 2))": "ratios=-1: a positive number is needed",
+    "sa.next_runs(fit, target=1e22, ratios='1:20')": "ratios='1:20': two numbers are needed",
+    "sa.backtest()": "runs= is missing",
+    "sa.backtest(fit, cut=3)": "did you mean cuts=?",
+    "sa.backtest(fit, cuts=-1)": "cuts=-1: a whole number, 1 or more is needed",
+    "sa.backtest(fit, cuts=None)": "cuts=None: a whole number",
+    "sa.backtest(fit, delta=-1)": "delta=-1: a positive number is needed",
+    "sa.backtest(fit, delta='sqared')": 'such as 0.001, or "squared"',
+    "sa.backtest(fit, fix=3)": "fix=3: names with numbers are needed",
+    "sa.backtest(fit, form=None)": "form=None: a text is needed",
+    "sa.compare()": "runs= is missing",
+    "sa.compare(fit, [])": "forms=[]: names of laws are needed",
+    "sa.compare(fit, [3])": "forms=[3]: names of laws are needed",
+    "sa.compare(fit, 3)": "forms=3: names of laws are needed",
+    "sa.compare(fit, los='huber')": "there is no argument los=",
+    "sa.compare(fit, loss='nope')": "loss='nope' is not known; use huber",
+    "sa.compare(fit, resamples='a')": "resamples='a': a whole number",
+    "sa.fit_law()": "runs= is missing; fit_law() takes runs=, form=",
+    "sa.fit_law(None)": "runs=None is no table",
+    "sa.fit_law(3)": "runs=3 is no table",
+    "sa.fit_law([1, 2])": "runs=[1, 2] is no table",
+    "sa.fit_law(TABLE.iloc[:0])": "runs= holds no row: one line per run is needed, with params, tokens, loss",
+    "sa.fit_law(TABLE, resamples='a')": "resamples='a': a whole number",
+    "sa.fit_law(TABLE, seed=-1)": "seed=-1: a whole number",
+    "sa.fit_law(TABLE, starts=0)": "starts=0: a whole number, 1 or more is needed",
+    "sa.fit_law(TABLE, loss=None)": "loss=None is not known; use huber",
+    "sa.sensitivity(None)": "runs=None is no table",
+    "sa.isoflop.optima(TABLE.iloc[:0])": "runs= holds no row",
+    "sa.isoflop.exponents(None)": "runs=None is no table",
+    "sa.approaches.side_by_side(None)": "runs=None is no table",
+    "sa.approaches.side_by_side(TABLE.iloc[:0])": "runs= holds no row",
+    "study.submit('study=isoflop', dryrun=True)": "there is no argument dryrun=; did you mean dry_run=?",
+    "study.points()": "study= is missing; points() takes study=, runs=",
+}
+ANSWERED = {
+    "sa.fit(fit, resamples=0, sensitivity=False)", "sa.fit(RUNS, resamples='0', sensitivity=False, budget='1e22')",
+    "fit.law.predict(params=1e9, tokens=2e10)", "fit.law.get_prediction(params=[1e9], tokens=[2e10])",
+    "sa.fit_law(fit, resamples=0)", "sa.isoflop.optima(fit)", "sa.plan(fit, 1e22, beside='kaplan', resamples=0)",
+    "sa.plan(fit, 1e22, beside=None, resamples=0)", "sa.load(fit)",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("wrong")
+    file = folder / "file"
+    file.write_text("a file")
+    fit = sa.fit(RUNS, resamples=0, sensitivity=False)
+    return {
+        "sa": sa, "study": study, "fit": fit, "RUNS": RUNS, "TABLE": TABLE, "LAW": LAW, "OUT": str(folder / "out"),
+        "FILE": str(file),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_a_wrong_call_is_answered_in_one_line(call: str, names: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((ValueError, TypeError)) as raised:
+            eval(call, names)
+    said = str(raised.value)
+    assert WRONG[call] in said
+    assert "\n" not in said
+    assert not os.path.exists(names["OUT"]), "nothing was written"
+
+
+@pytest.mark.parametrize("call", sorted(ANSWERED))
+def test_what_can_be_understood_is_answered(call: str, names: dict[str, Any]) -> None:
+    assert eval(call, names) is not None
+
+
+def test_inputs_by_name_are_the_table(names: dict[str, Any]) -> None:
+    law = names["fit"].law
+    both = {"params": [1e9, 2e9], "tokens": [2e10, 3e10]}
+    assert law.predict(**both).tolist() == law.predict(both).tolist()
+    assert law.predict(params=1e9, tokens=[2e10, 3e10]).shape == (2,)
+
+
+@pytest.mark.parametrize("name", ["load", "fit", "fit_law", "plan", "next_runs", "backtest", "compare", "sensitivity"])
+def test_a_checked_function_keeps_its_name_its_words_and_its_arguments(name: str) -> None:
+    function = getattr(sa, name)
+    assert function.__name__ == name
+    assert function.__doc__
+    assert next(iter(inspect.signature(function).parameters)) == "runs"
+    assert function.__module__.startswith("analysis.")
+
+
+def test_every_function_of_the_notebook_is_checked() -> None:
+    """A new function without the check would answer in Python's own words."""
+    functions = [getattr(sa, name) for name in sa.__all__ if inspect.isfunction(getattr(sa, name))]
+    methods = [
+        method for name, method in inspect.getmembers(sa.StudyFit, inspect.isfunction)
+        if not name.startswith("_") and len(inspect.signature(method).parameters) > 1
+    ]  # fmt: skip
+    assert len(functions) + len(methods) > 14
+    assert [f.__qualname__ for f in (*functions, *methods) if not hasattr(f, "__wrapped__")] == []
+
+
+def test_a_check_is_of_what_was_given_only() -> None:
+    @calls.answered(count=calls.whole(1), name=calls.one_of("a", "b"))
+    def act(count: int = 0, *, name: str | None = None) -> tuple[int, str | None]:
+        return count, name
+
+    assert act() == (0, None), "a default is not checked"
+    assert act(2, name=None) == (2, None), "None where it is the default"
+    with pytest.raises(ValueError, match="count=0: a whole number, 1 or more is needed"):
+        act(0)
+    with pytest.raises(ValueError, match=r"name='c' is not known; use a, b"):
+        act(name="c")
+    with pytest.raises(
+        TypeError, match=r"there is no argument nmae=; did you mean name=\?; act\(\) takes count=, name="
+    ):
+        act(nmae="a")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["fit", "plan", "next", "backtest", "results.law_comparison", "score"])
+def test_a_command_without_arguments_says_what_is_missing_and_where_help_is(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module(f"analysis.{name}")
+    command = {"results.law_comparison": "compare"}.get(name, name)
+    assert module.main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert len(lines) <= 3
+    keys: tuple[Key, ...] = module.KEYS
+    for key in keys:
+        assert (f"{key.name}= is missing" in lines[0]) == key.required
+    assert lines[-1] == f"all keys: python -m analysis.{command} --help"
+
+
+def test_prepare_alone_says_what_is_missing_and_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare([]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("usage: python -m train.prepare")
+    assert "replace existing data" not in said.out, "not all of its help"
+    assert "--help says more" in said.err
