@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ WRONG: dict[str, str] = {
     "sa.fit_law(TABLE, resamples='a')": "resamples='a': a whole number",
     "sa.fit_law(TABLE, seed=-1)": "seed=-1: a whole number",
     "sa.fit_law(TABLE, starts=0)": "starts=0: a whole number, 1 or more is needed",
-    "sa.fit_law(TABLE, loss=None)": "loss=None is not known; use huber",
+    "sa.fit_law(TABLE, loss=None)": "loss=None is not known; use one of huber",
     "sa.sensitivity(None)": "runs=None is no table",
     "sa.isoflop.optima(TABLE.iloc[:0])": "runs= holds no row",
     "sa.isoflop.exponents(None)": "runs=None is no table",
@@ -155,7 +154,7 @@ def test_a_wrong_call_is_answered_in_one_line(call: str, names: dict[str, Any]) 
     said = str(raised.value)
     assert WRONG[call] in said
     assert "\n" not in said
-    assert not os.path.exists(names["OUT"]), "nothing was written"
+    assert not Path(names["OUT"]).exists(), "nothing was written"
 
 
 @pytest.mark.parametrize("call", sorted(ANSWERED))
@@ -201,9 +200,7 @@ def test_a_check_is_of_what_was_given_only() -> None:
         act(0)
     with pytest.raises(ValueError, match=r"name='c' is not known; use a, b"):
         act(name="c")
-    with pytest.raises(
-        TypeError, match=r"there is no argument nmae=; did you mean name=\?; act\(\) takes count=, name="
-    ):
+    with pytest.raises(TypeError, match=r"no argument nmae=; did you mean name=\?; act\(\) takes count=, name="):
         act(nmae="a")  # type: ignore[call-arg]
 
 
