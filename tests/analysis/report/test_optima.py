@@ -95,7 +95,7 @@ def test_the_answer_follows_the_recommended_law_where_it_has_no_interval_too() -
 
 def test_far_beyond_the_runs_an_answer_warns() -> None:
     fit = fitted("surface")
-    with pytest.warns(UserWarning, match=r"budget=1e25 is 1e5× the largest run: no run says whether") as told:
+    with pytest.warns(UserWarning, match=r"budget=1e25 is 100000× the largest run: no run says whether") as told:
         fit.optimum(1e25)
     assert told[0].filename == __file__
 
