@@ -12,7 +12,7 @@ from study.config.schema import ClusterConfig, StudyConfig
 from study.records import lineage
 from study.records.corpus import Corpus
 from study.records.point import Point
-from study.records.points import to_point
+from study.records.points import load_points, to_point
 from study.storage.layout import StudyFolder
 from study.storage.study_names import check_place, check_study_name
 from train.spec.config import SCIENTIFIC, RunConfig
@@ -64,6 +64,7 @@ def make_plan(
     for point, one in zip(points_of(composed, resolved, fingerprints), composed, strict=True):
         frozen.setdefault(point.key, (point, one.config.cluster))
     shared = _shared([point.overrides for point, _ in frozen.values()])
+    shared -= _news(shared, next(iter(frozen.values()))[0], folder_of(config))
     derived = lineage.DERIVED if lineage.parents(point for point, _ in frozen.values()) else ()
     points = tuple(p.called(_recognisable(p.overrides, shared, derived)) for p, _ in frozen.values())
     return StudyPlan(folder_of(config), config, points, tuple(c for _, c in frozen.values()), len(composed))
@@ -91,6 +92,23 @@ def _shared(overrides: Sequence[Sequence[str]]) -> frozenset[str]:
     if len(overrides) == 1:
         return frozenset(o for o in overrides[0] if _head(o) == "data")
     return frozenset(set.intersection(*(set(o) for o in overrides)))
+
+
+def _news(shared: frozenset[str], first: Point, folder: StudyFolder) -> frozenset[str]:
+    """Return the overrides that all new points share and a point already in the study has not: another seed, say."""
+    single = {o: value for o in shared if not isinstance(value := _value(first.raw, o), Mapping)}
+    if not single or not folder.points.is_file():
+        return frozenset()
+    earlier = [point.raw for point in load_points(folder).values()]
+    return frozenset(o for o, value in single.items() if any(_value(config, o) != value for config in earlier))
+
+
+def _value(config: Mapping[str, Any], override: str) -> Any:
+    """Return what a config has where an override sets it; None where it has nothing there."""
+    found: Any = config
+    for name in override.lstrip("+~").partition("=")[0].split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return list(found) if isinstance(found, tuple) else found
 
 
 def _recognisable(overrides: Sequence[str], shared: frozenset[str], derived: tuple[str, ...]) -> tuple[str, ...]:

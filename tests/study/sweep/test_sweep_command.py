@@ -368,6 +368,17 @@ def test_one_point_is_not_named_by_its_data(here: Path, execution: Execution) ->
     assert point.overrides == ("model.width=96", "budget.tokens=12800")
 
 
+def test_points_added_later_are_told_apart_from_those_before(here: Path, execution: Execution) -> None:
+    """The seed of a second command is the same in all of its points, and no other than theirs has it."""
+    words = ["cluster=slurm", "budget.tokens=12800", "optim.lr_scale=0.7", "-m", "model.width=64,96"]
+    assert main(words) == 0
+    assert main([*words, "seed=1"]) == 0
+    points = load_points(StudyFolder(here / "runs" / "default")).values()
+    assert [p.overrides for p in points] == [
+        ("model.width=64",), ("model.width=96",), ("model.width=64", "seed=1"), ("model.width=96", "seed=1"),
+    ]  # fmt: skip
+
+
 def test_hydras_own_sweeper_drives_our_launcher(here: Path, execution: Execution) -> None:
     words = ["hydra/sweeper=basic", "cluster=slurm", "budget.tokens=12800", "-m", "seed=1,2", "hydra.sweep.dir=swept"]
     assert main(words) == 0
