@@ -228,31 +228,53 @@ def _setups(rows: Iterable[Compared], names: Sequence[str]) -> list[str]:
     return [row.setup for row in rows if row.name in names]
 
 
+STYLES: Mapping[str, tuple[str, str]] = {
+    "ours-3": ("#1f77b4", "-"),
+    "deepspeed-3": ("#d62728", "-"),
+    "ours-2": ("#2ca02c", "--"),
+    "deepspeed-2": ("#ff7f0e", "-"),
+    "ours-1": ("#9467bd", "-."),
+    "deepspeed-1": ("#8c564b", "-"),
+    "ours-3-compiled": ("#17becf", ":"),
+    "ours-3-exact": ("#111111", ":"),
+}
+"""Colour and dashes of a row in every panel, by its name without its set-up."""
+
+
+def kind(row: Compared) -> str:
+    """Return a row's name without its set-up: ours-3-compiled."""
+    return row.name.replace(f"-{row.setup}", "", 1)
+
+
 def draw(rows: Sequence[Compared], path: Path) -> None:
-    """Draw the loss curves of both libraries, and below them how far each row's is from ours-3, into a file."""
+    """Draw a line of panels for each set-up into a file: loss curves, and how far each row's is from ours-3."""
+    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     known = {row.name: row for row in rows if row.measured}
     setups = [name for name in dict.fromkeys(row.setup for row in rows) if f"ours-3-{name}" in known]
-    figure = Figure(figsize=(4.2 * max(1, len(setups)), 5.6), layout="constrained")
+    figure = Figure(figsize=(10.0, 3.1 * max(1, len(setups))), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(2, max(1, len(setups)), squeeze=False)
-    for column, name in enumerate(setups):
-        above, below = axes[0][column], axes[1][column]
+    axes = figure.subplots(max(1, len(setups)), 2, squeeze=False)
+    for (left, right), name in zip(axes, setups, strict=False):
         ours = known[f"ours-3-{name}"]
         for row in (row for row in known.values() if row.setup == name):
-            steps = range(1, len(row.measured["losses"]) + 1)
+            colour, dashes = STYLES[kind(row)]
+            losses = row.measured["losses"]
+            steps = range(1, len(losses) + 1)
             if row.stage == 3:
-                style = {"color": "#1f77b4", "lw": 3.0} if row == ours else {"color": "#d62728", "lw": 1.0}
-                style = {"color": "#2ca02c", "lw": 1.0, "ls": ":"} if row.library == "ours" and row != ours else style
-                above.plot(steps, row.measured["losses"], label=row.name, **style)
-            if row != ours and len(row.measured["losses"]) == len(ours.measured["losses"]):
+                left.plot(steps, losses, label=kind(row), color=colour, ls=dashes, lw=3.5 if row == ours else 1.3)
+            if row != ours and len(losses) == len(ours.measured["losses"]):
                 apart = [max(one, 1e-12) for one in differences(row, ours)]
-                below.plot(steps, apart, label=row.name, lw=1.0, ls="--" if row.library == "ours" else "-")
-        above.set(title=name, ylabel="loss [nats/token]")
-        below.set(xlabel="step", ylabel="difference from ours-3 (none: 1e-12)", yscale="log")
-        for one in (above, below):
-            one.legend(fontsize=7)
+                right.plot(steps, apart, label=kind(row), color=colour, ls=dashes, lw=1.3)
+        left.set(title=f"{name}: loss", ylabel="nats/token")
+        right.set(title=f"{name}: difference from ours-3 (none: 1e-12)", yscale="log")
+        for one in (left, right):
+            one.set_xlabel("step")
+            one.xaxis.set_major_locator(MaxNLocator(integer=True))
+            one.legend(fontsize=8)
             one.grid(alpha=0.3)
-    figure.savefig(path)
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(path)

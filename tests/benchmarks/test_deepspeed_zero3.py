@@ -14,7 +14,18 @@ from benchmarks import deepspeed_zero3 as command
 from benchmarks.peers import zero_fetch, zero_rows
 from benchmarks.peers.rows import SHAPES
 from benchmarks.peers.zero_fetch import Limits, gathered
-from benchmarks.peers.zero_report import Compared, Script, code_lines, from_json, joined, report, to_json
+from benchmarks.peers.zero_report import (
+    STYLES,
+    Compared,
+    Script,
+    code_lines,
+    draw,
+    from_json,
+    joined,
+    kind,
+    report,
+    to_json,
+)
 from benchmarks.peers.zero_rows import BUCKET, EXACT, expected, find, rows
 from benchmarks.peers.zero_trace import events_of, messages_of
 from benchmarks.trainer_peers import _reason
@@ -264,3 +275,13 @@ def test_scripts_run_with_the_rows_of_a_cpu(
     assert asked == [tmp_path if run else None]
     assert command.main([*words, "--write", str(tmp_path), "--logs", str(tmp_path)]) == 0
     assert asked[1:] == ([tmp_path] if run else []), "what is known of them stays"
+
+
+def test_no_two_rows_of_a_panel_are_drawn_alike(tmp_path: Path) -> None:
+    found = from_json(json.loads(RECORD.read_text("utf-8")))[0]
+    assert {kind(row) for row in found} == set(STYLES)
+    assert len(set(STYLES.values())) == len(STYLES)
+    draw(found, tmp_path / "losses.svg")
+    said = (tmp_path / "losses.svg").read_text("utf-8")
+    assert "2.5</text>" not in said, "steps are whole numbers"
+    assert all(f">{setup}: loss</text>" in said for setup in zero_rows.SETUPS)

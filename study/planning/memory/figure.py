@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from analysis.report.figures.style import INK, PAPER, SMALL, frame, rc
-from analysis.text.colours import ramp
+from analysis.report.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PINK, SMALL, frame, rc
 
 DOTS = 150
 """Resolution of the PNG [dots per inch]."""
@@ -20,6 +20,9 @@ GROUPS = {
     "margin, context, NCCL": ("margin", "context", "NCCL"),
 }
 """Components that have one colour together; all others have one each."""
+BESIDE = "margin, context, NCCL"
+COLOURS = (BLUE, ORANGE, GREEN, PINK, "#f0d43a", "#4c37a3", "#8a5a2b", "#86cbea")
+"""Of what bars consist of, one after the other, no two alike; what is beside the tensors is grey."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def draw(bars: Mapping[str, Mapping[str, int]], order: Sequence[str], limit: Lim
         FigureCanvasAgg(figure)
         axes = frame(figure.subplots(), "GB on the fullest GPU", "")
         names, starts = list(drawn), [0.0] * len(drawn)
-        for component, colour in zip(shown, ramp(len(shown)), strict=True):
+        for component, colour in colours(shown).items():
             sizes = [drawn[name].get(component, 0) / 1e9 for name in names]
             axes.barh(names, sizes, left=starts, label=component, color=colour, height=0.7, edgecolor=PAPER, lw=0.4)
             starts = [start + size for start, size in zip(starts, sizes, strict=True)]
@@ -59,6 +62,12 @@ def draw(bars: Mapping[str, Mapping[str, int]], order: Sequence[str], limit: Lim
         for path in found:
             figure.savefig(path, format=path.suffix[1:], dpi=DOTS)
     return found
+
+
+def colours(components: Sequence[str]) -> dict[str, str]:
+    """Return the colour of each component."""
+    free = cycle(COLOURS)
+    return {name: MUTED if name == BESIDE else next(free) for name in components}
 
 
 def grouped(parts: Mapping[str, int]) -> dict[str, int]:

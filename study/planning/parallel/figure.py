@@ -22,6 +22,7 @@ def draw(
 
     marks: what was measured of some [s], by place from 1.
     """
+    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,6 +37,11 @@ def draw(
         starts = [start + size for start, size in zip(starts, sizes, strict=True)]
     for place, (name, _) in enumerate(bars):
         axes.annotate(name, (0, place - 0.27), fontsize=7, va="bottom", annotation_clip=False)
+    most = max([*starts, *(1e3 * value for value in marks.values())])
+    for place, whole in enumerate(starts):
+        beyond = max(whole, 1e3 * marks.get(place + 1, 0.0))
+        axes.annotate(_written(whole), (beyond + 0.012 * most, place), fontsize=8, va="center", annotation_clip=False)
+    axes.set_xlim(0.0, 1.1 * most)
     if marks:
         at, taken = [place - 1 for place in marks], [1e3 * value for value in marks.values()]
         axes.plot(taken, at, "|", color="black", markersize=16, markeredgewidth=2, label="measured")
@@ -46,6 +52,12 @@ def draw(
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     found = [out / "parallel.svg", out / "parallel.png"]
-    for path in found:
-        figure.savefig(path, format=path.suffix[1:], dpi=DOTS)
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        for path in found:
+            figure.savefig(path, format=path.suffix[1:], dpi=DOTS)
     return found
+
+
+def _written(milliseconds: float) -> str:
+    """Return a time beside its bar, to four digits, so that neighbours differ."""
+    return f"{milliseconds:,.0f}" if milliseconds >= 1000 else f"{milliseconds:.4g}"

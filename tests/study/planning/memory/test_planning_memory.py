@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from study.__main__ import main
 from study.config.schema import ClusterConfig, StudyConfig
 from study.config.single import composed
-from study.planning.memory.figure import grouped
+from study.planning.memory.figure import COLOURS, colours, grouped
 from study.planning.memory.generation import Generating, generating
 from study.planning.memory.generation import verdict as said_of
 from study.planning.memory.question import Question, Subject, ask, axes_of
@@ -24,6 +24,7 @@ from study.planning.memory.sheet import Answer, Change, answer, largest_micro_ba
 from study.planning.memory.together import together
 from study.planning.memory.words import comma_separated, fields, refusal, tables, verdict
 from train.spec.accounting import outside
+from train.spec.accounting.step import COMPONENTS
 from train.spec.accounting.step import sheet as sheet_of
 from train.spec.config import BatchConfig, BudgetConfig, DataConfig, ModelConfig, ParallelConfig, PrecisionConfig
 from train.spec.mesh import Axes
@@ -277,6 +278,15 @@ def test_as_many_sequences_are_generated_as_are_said_to_fit() -> None:
 def test_a_picture_has_one_colour_for_components_that_belong_together() -> None:
     found = grouped({"weights": 3, "casts": 1, "gathered": 2, "margin": 1, "context": 1})
     assert found == {"weights": 3, "copies": 3, "margin, context, NCCL": 2}
+
+
+def test_no_two_parts_of_a_bar_have_colours_that_look_alike() -> None:
+    parts = list(dict.fromkeys(next(iter(grouped({name: 1}))) for name in (*COMPONENTS, "margin")))
+    shown = colours(parts)
+    assert len(parts) == 8 and shown["margin, context, NCCL"] == colours(["margin, context, NCCL"])[parts[-1]]
+    for one, other in combinations([*COLOURS, shown[parts[-1]]], 2):
+        apart = [abs(int(one[at : at + 2], 16) - int(other[at : at + 2], 16)) for at in (1, 3, 5)]
+        assert sum(apart) > 100, (one, other)
 
 
 RUN = ["model=tiny", "gpus=2", "parallel=fsdp", "precision=bf16"]

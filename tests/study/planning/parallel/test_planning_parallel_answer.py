@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from study.__main__ import main
 from study.planning.parallel.answer import Answer, answer, as_words, cure, needed
 from study.planning.parallel.answer import settings as settings_of
+from study.planning.parallel.figure import _written
 from study.planning.parallel.links import by_level, fullest
 from study.planning.parallel.profiles import profile
 from study.planning.parallel.question import Question, ask
@@ -189,6 +191,9 @@ def test_the_command_answers_in_text_json_and_files(tmp_path: Path, capsys: pyte
         "parallel.md", "parallel.csv", "parallel.svg", "parallel.png"]  # fmt: skip
     page = (tmp_path / "parallel.md").read_text("utf-8")
     assert f"python -m study plan parallel {shlex.join(words)}" in page and said["winner"] in page
+    drawn = re.findall(r">([^<>]+)</text>", (tmp_path / "parallel.svg").read_text("utf-8"))
+    for layout in said["layouts"]:
+        assert _written(1e3 * layout["seconds"]) in drawn, "each bar says how long the step is"
     small = [*words[:-2], "cluster.gpu_memory_gb=8", "parallel.tp=1", "parallel.pp=1"]
     assert main(["plan", "parallel", "--json", *small]) == 2
     out, error = capsys.readouterr()
