@@ -221,7 +221,8 @@ def table(statuses: Sequence[PointStatus], points: Mapping[str, Point], width: i
         share = percent(min(1.0, s.tokens / s.budget_tokens)) if s.budget_tokens and s.tokens else ""
         loss = "" if s.loss is None else f"{s.loss:.4f}"
         rows.append((s.key, s.state, share, loss, *_sizes(points.get(s.key)), str(s.attempt or ""), s.job_id or ""))
-    told = ["overrides", *_differing(statuses, [row[4:7] for row in rows[1:]])]
+    words = _differing(statuses, [row[4:7] for row in rows[1:]])
+    told = ["overrides", *map(recognised, words)]
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     kept = [place for place, column in enumerate(zip(*rows[1:], strict=True)) if any(column)] or [0, 1]
     needed = _distinct([row[4:7] for row in rows[1:]], told[1:])
@@ -230,6 +231,7 @@ def table(statuses: Sequence[PointStatus], points: Mapping[str, Point], width: i
         if place in kept and sum(widths[i] for i in kept) + needed > width:
             kept.remove(place)
     lead = ["".join(row[i].ljust(widths[i]) for i in kept) for row in rows]
+    told = [told[0], *in_room(words, max(CONFIG, width - sum(widths[i] for i in kept)))]
     if not any(told[1:]):
         told = [""] * len(rows)
     return [cut(f"{text}{words}".rstrip(), width) for text, words in zip(lead, told, strict=True)]
@@ -251,13 +253,46 @@ def _sizes(point: Point | None) -> tuple[str, str, str]:
     return human(point.params), human(point.tokens), numbers.scientific(point.flops_per_token * point.tokens)
 
 
-def _differing(statuses: Sequence[PointStatus], sizes: Sequence[Sequence[str]]) -> list[str]:
+def in_room(overrides: Sequence[Sequence[str]], room: int) -> list[str]:
+    """Return each point's overrides in a line of `room` columns, cut between two of them.
+
+    Where a line is longer, those come first that take most values, and so tell most points apart.
+    """
+    lines = [recognised(each) for each in overrides]
+    if all(len(line) <= room for line in lines):
+        return lines
+    values: dict[str, set[str]] = {}
+    for override in (override for each in overrides for override in each):
+        values.setdefault(override.partition("=")[0], set()).add(override)
+    return [
+        _cut(recognised(sorted(each, key=lambda override: -len(values[override.partition("=")[0]]))), room)
+        for each in overrides
+    ]
+
+
+def _cut(line: str, room: int) -> str:
+    """Return a line of overrides cut between two; of one that is longer itself the end of its value is left."""
+    if len(line) <= room:
+        return line
+    if whole := line[: room - 1].rpartition(" ")[0]:
+        return f"{whole} …"
+    name, equals, value = line.partition(" ")[0].partition("=")
+    left = room - len(name) - 2
+    return f"{name}=…{value[-left:]}" if equals and 0 < left < len(value) else cut(line, room)
+
+
+def differing(statuses: Sequence[PointStatus]) -> list[list[str]]:
+    """Return the overrides by which these points differ, without the sections of names that are one of a kind."""
+    return _differing(statuses, [()] * len(statuses), sized=False)
+
+
+def _differing(statuses: Sequence[PointStatus], sizes: Sequence[Sequence[str]], sized: bool = True) -> list[list[str]]:
     """Return the overrides by which these points differ, without those of their sizes where N, D and C tell them."""
     own = varying([s.overrides for s in statuses]) if len(statuses) > 1 else {o for s in statuses for o in s.overrides}
     whole = [[override for override in s.overrides if override in own] for s in statuses]
     rest = [[override for override in each if not override.startswith(SIZES)] for each in whole]
     rows = [(*size, *each) for size, each in zip(sizes, rest, strict=True)]
-    told = rest if len(set(rows)) == len(rows) else whole
+    told = rest if sized and len(set(rows)) == len(rows) else whole
     keys = {override.partition("=")[0] for each in told for override in each}
     short = Counter(key.rpartition(".")[2] for key in keys)
 
@@ -265,7 +300,7 @@ def _differing(statuses: Sequence[PointStatus], sizes: Sequence[Sequence[str]]) 
         name = override.partition("=")[0].rpartition(".")[2]
         return name + override[override.index("=") :] if short[name] == 1 and "=" in override else override
 
-    return [recognised(map(brief, each)) for each in told]
+    return [[brief(override) for override in each] for each in told]
 
 
 def interesting(statuses: Sequence[PointStatus]) -> list[PointStatus]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 from study import text as terminal
-from study.status.overview import queued_lines
+from study.status.overview import differing, in_room, queued_lines
 from study.status.states import PointState, PointStatus
-from study.text import duration, percent, recognised
+from study.text import duration, percent
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -22,6 +22,8 @@ LINE_SECONDS = 10.0
 SHOWN_RUNS = 12
 BARS = ((72, 20), (60, 10))
 """From so many columns on, a run has a bar of such a length in the panel."""
+BESIDE, LEAST_ROOM = 38, 12
+"""Columns of a run's key, share and loss with what is between, and the fewest for its overrides."""
 SHOWN_SLOW = 3
 BAD = frozenset({PointState.FAILED, PointState.INTERRUPTED, PointState.TIME_LIMIT, PointState.UNKNOWN})
 
@@ -225,10 +227,13 @@ class Panel:
             rows.add_column(no_wrap=not gives_way)
         running = [s for s in statuses if s.state == PointState.RUNNING]
         bar = next((length for columns, length in BARS if width >= columns), 0)
-        for status in running[:SHOWN_RUNS]:
+        told = dict(zip((s.key for s in statuses), differing(statuses), strict=True))
+        shown = running[:SHOWN_RUNS]
+        overrides = in_room([told[s.key] for s in shown], max(LEAST_ROOM, width - bar - BESIDE))
+        for status, said in zip(shown, overrides, strict=True):
             rows.add_row(
                 Text(status.key, style="cyan"),
-                Text(recognised(status.overrides), style="dim", no_wrap=True, overflow="ellipsis"),
+                Text(said, style="dim", no_wrap=True, overflow="ellipsis"),
                 Text(_bar(_share(status), bar), style="magenta"),
                 Text(f"{percent(_share(status)):>5}"),
                 Text("" if status.loss is None else f"loss {status.loss:.3f}"),

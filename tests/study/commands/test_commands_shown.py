@@ -251,6 +251,19 @@ def test_the_panel_shows_each_running_point_on_a_line_of_its_own(monkeypatch: py
     assert lines[3] == "slow: aaa: rank 3 on n2 takes 2.0 x"
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_runs_in_the_panel_are_told_apart(width: int) -> None:
+    shared = ("data.sequence_length=2048", "optim.embedding_lr_scale=1.125", "schedule.warmup_fraction=0.0125")
+    runs = [status(f"abcdefabcde{i}", "running", 40, 3.25, overrides=(*shared, f"seed={i}")) for i in range(4)]
+    console = Console(width=width, file=io.StringIO())
+    with Panel(Pace({"a": 1.0}), "s", console) as panel:
+        panel.update(runs)
+    assert isinstance(console.file, io.StringIO)
+    lines = [line for line in console.file.getvalue().splitlines() if "abcdefabcde" in line][-4:]
+    assert [line.split()[1] for line in lines] == [f"seed={i}" for i in range(4)]
+    assert max(map(len, lines)) <= width
+
+
 def test_the_end_of_one_long_line_is_shown_and_not_nothing(tmp_path: Path) -> None:
     (tmp_path / "stderr").write_text("x" * 9000 + " boom\n")
     (line,) = last_lines(tmp_path / "stderr")

@@ -18,6 +18,7 @@ from study.status.overview import (
     count,
     failure_lines,
     failures,
+    in_room,
     left_line,
     next_action,
     painted,
@@ -167,6 +168,24 @@ def test_the_table_fits_80_columns() -> None:
     assert max(map(len, table([long], {}))) == 80
     assert max(map(len, table([long], {}, 140))) == 140
     assert table([], {}) == ["point  state"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_row_is_cut_within_a_word_and_no_two_look_alike(width: int) -> None:
+    alike = ("data.tokenizer_from=german", "model.init_from=weights", "schedule.parent=trunk")
+    rows = [
+        status(f"abcdefabcde{i}", "pending", overrides=(*(f"{o}{i % 2}" for o in alike), f"seed={i}")) for i in range(8)
+    ]
+    shown = [line.split("pending", 1)[1] for line in table(rows, {}, width)[1:]]
+    assert len(set(shown)) == 8 and max(map(len, table(rows, {}, width))) <= width
+    whole = {word for row in rows for o in row.overrides for word in (o, o.rpartition(".")[2])}
+    assert all(word in {*whole, "…"} for line in shown for word in line.split())
+
+
+def test_of_one_override_that_is_too_long_the_end_is_shown() -> None:
+    paths = [("data.source=/shared/corpora/" + "x" * 60 + f"/part-{i}",) for i in range(3)]
+    assert in_room(paths, 30) == [f"data.source=…{'x' * 10}/part-{i}" for i in range(3)]
+    assert in_room([("a=1", "b=2")], 7) == ["a=1 b=2"]
 
 
 def sized(key: str, width: int, seed: int, *overrides: str) -> tuple[PointStatus, Point]:
