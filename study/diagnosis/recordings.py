@@ -38,6 +38,8 @@ def find(name: str, points: Sequence[str], runs: Path, step: int | None = None) 
         return Target(name, None, [path])
     if path.is_dir() and not (path / "points.jsonl").exists():
         return _in_folder(name, path, step)
+    if not path.exists() and ("/" in name or name.endswith((".json", ".gz"))) and not (runs / name).exists():
+        raise ValueError(f"{name} is not there: give a run's folder, a study, a trace or a folder of traces")
     folder = find_study(name, runs)
     run = _run_of(folder, points)
     return Target(run.path.name, run, recording(run.path / "profile", step))

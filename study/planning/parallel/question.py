@@ -11,6 +11,7 @@ from analysis.text.commandline import Key
 from study.config.schema import StudyConfig
 from study.planning import own_words
 from study.planning.parallel import profiles
+from train.spec import largest
 from train.spec.communication.cluster import ClusterProfile
 from train.spec.config import RunConfig
 from train.spec.resolve import resolve
@@ -104,6 +105,7 @@ def about(run: RunConfig, found: ClusterProfile, gpus: int, memory: int, given: 
 
     given: the keys that stay as the run has them, by name. ValueError where the GPUs or the profile cannot be.
     """
+    largest.check(run)
     run = _searchable(profiles.on_device(run, found), given)
     fixed = _fixed(run, given)
     profiles.check_ranks(found, gpus, _pinned(run, fixed))

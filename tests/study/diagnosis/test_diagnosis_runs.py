@@ -138,3 +138,13 @@ def test_a_run_without_a_trace_is_told_how_to_make_one(tmp_path: Path, capsys: p
     assert main(["diagnose", str(tmp_path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["source"], said["limit"]["cause"], said["mfu"]) == ("metrics", "input", 0.4)
+
+
+@pytest.mark.parametrize("name", ["nowhere/trace.json", "trace.json.gz", "/nowhere/of"])
+def test_a_path_that_is_not_there_is_no_missing_study(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", name, "--runs", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"study diagnose: {name} is not there: give a run's folder, a study, a trace or a folder of traces\n"
+    )

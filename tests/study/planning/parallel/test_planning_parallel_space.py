@@ -58,6 +58,7 @@ def test_a_question_has_a_profile_gpus_and_what_stays() -> None:
         (["cluster=h200_x8_400g", "top=none"], "top=none is not allowed"),
         (["cluster=h200_x8_400g", "top=1e30"], "top=1e30 is not allowed: a whole number from 1 to 1,000"),
         (["cluster=h200_x8_400g", "gpus=1e9"], "gpus=1e9 is not allowed: a whole number from 1 to 131,072"),
+        (["cluster=h200_x8_400g", "parallel.dp_replicate=9999999"], "parallel.dp_replicate=9999999 is not allowed"),
         (["cluster=h200_x8_400g", "measure=1001"], "how many of the fastest are run, 1,000 at most"),
     ],
 )
