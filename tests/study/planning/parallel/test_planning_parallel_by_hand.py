@@ -220,7 +220,7 @@ def test_the_least_memory_is_found_in_the_order_of_bounds() -> None:
         looked.append(one.number)
         return exact[one.number]
 
-    def ask(enough: int = 0) -> tuple[int, int, list[int]]:
+    def ask(enough: int | None = None) -> tuple[int, int, list[int]]:
         looked.clear()
         best = least_memory(found, lambda one: least[one.number], needed, enough)
         assert best is not None
@@ -230,6 +230,10 @@ def test_the_least_memory_is_found_in_the_order_of_bounds() -> None:
     assert ask(enough=45) == (2, 45, [0, 2]) and ask(enough=60) == (0, 60, [0]) and ask(enough=44) == (1, 31, [0, 2, 1])
     least[3] = 31
     assert ask() == (1, 31, [0, 2, 1]), "one that needs as much is no better"
+    looked.clear()
+    assert least_memory(found, lambda one: least[one.number], needed, 9) is None and not looked, (
+        "none can need so little"
+    )
     assert least_memory([], lambda one: 0, needed) is None
 
 
@@ -280,3 +284,23 @@ def test_another_number_of_ranks_than_gpus_is_refused() -> None:
 
 def test_one_gpu_has_one_mesh() -> None:
     assert {one.axes for one in space(question("gpus=1")).candidates} == {Axes()}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        question("gpus=2", "precision=bf16", model=replace(MODEL, experts=4, mlp_width=704)),
+        question("gpus=4", "parallel.tp=1", "parallel.cp=1", "memory.checkpointing=full"),
+        question("gpus=4", "parallel.dp_replicate=1", "memory.checkpointing=none", model=replace(MODEL, window=128)),
+    ],
+    ids=["experts", "formats and pipelines", "windows"],
+)
+def test_bounds_do_not_depend_on_what_was_asked_before(asked: Question) -> None:
+    """What is kept from one candidate to the next is kept by all that it depends on."""
+    found = space(asked).candidates
+    step = max(1, len(found) // 60)
+    pace, room = Pace(asked), Room(asked)
+    for one in found[::step]:
+        assert (room.memory(one), pace.seconds(one), pace.closer(one)) == (
+            Room(asked).memory(one), Pace(asked).seconds(one), Pace(asked).closer(one),
+        )  # fmt: skip
