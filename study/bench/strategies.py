@@ -98,10 +98,13 @@ def as_fields(asked: Asked, found: Found) -> dict[str, Any]:
         "backend": asked.backend,
         "ranks": asked.ranks,
         "steps": asked.steps,
-        "run": {name: asdict(getattr(base, name)) for name in ("model", "data", "batch", "optim", "precision")}
+        "run": {
+            name: asdict(getattr(base, name)) for name in ("model", "data", "batch", "optim", "schedule", "precision")
+        }
         | {"seed": base.seed, "micro_batch_sequences": base.parallel.micro_batch_sequences},
         "rows": [asdict(row) for row in found.rows],
         "parity": strategies_report.parity(found.rows),
+        "most_apart": strategies_report.most_apart(found.rows),
         "bound": strategies_report.bound(asked),
         "failures": [asdict(one) for one in found.failures],
         "problems": strategies_report.problems(asked, found),

@@ -5,20 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.text import numbers
+from study.bench import strategies_losses as losses
 from study.bench.strategies_failures import Failure
 from study.bench.strategies_runs import Row
 from study.bench.strategies_settings import TRACED, Asked
 from study.text import aligned, human, percent
 from train.spec.counts import params
 
-BOUNDS = {"fp32": 1e-4}
-"""How far losses of two strategies may be apart, relative to the loss, by precision: sums are taken in other orders."""
-OTHER_BOUND = 1e-2
 MIB, GIB = 1 << 20, 1 << 30
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2")
 
@@ -36,22 +34,23 @@ class Found:
 
 
 def parity(rows: Sequence[Row]) -> dict[str, float]:
-    """Return by strategy how far its losses are from the first one's, relative to them: the most of all steps.
+    """Return by strategy how far its last losses are from the first one's, relative to them (strategies_losses)."""
+    return _beside_first(rows, losses.apart)
 
-    Infinity where a loss is no number.
-    """
+
+def most_apart(rows: Sequence[Row]) -> dict[str, float]:
+    """Return by strategy the most that the loss of a step is from the first one's, relative to it."""
+    return _beside_first(rows, losses.most_apart)
+
+
+def _beside_first(rows: Sequence[Row], how: Callable[[Sequence[float], Sequence[float]], float]) -> dict[str, float]:
     whole = [row for row in rows if row.losses]
-    return {row.strategy: max(map(_apart, row.losses, whole[0].losses)) for row in whole}
-
-
-def _apart(here: float, there: float) -> float:
-    found = abs(here - there) / abs(there)
-    return found if math.isfinite(found) else math.inf
+    return {row.strategy: how(row.losses, whole[0].losses) for row in whole}
 
 
 def bound(asked: Asked) -> float:
     """Return how far losses may be apart."""
-    return BOUNDS.get(asked.base.precision.name, OTHER_BOUND)
+    return losses.bound(asked.base.precision.name)
 
 
 def _shown(difference: float) -> str:
@@ -60,15 +59,22 @@ def _shown(difference: float) -> str:
 
 
 def problems(asked: Asked, found: Found) -> list[str]:
-    """Return what needs attention: strategies that failed, losses that differ."""
+    """Return what needs attention: strategies that failed, losses that differ, losses that rise."""
     failed = [f"{row.strategy} failed: {row.error}" for row in found.rows if row.error]
+    whole = [row for row in found.rows if row.losses]
     far = [
-        f"the losses of {name} differ by {_shown(apart)} from those of {found.rows[0].strategy}, "
-        f"more than {bound(asked):g}"
+        f"the last losses of {name} differ by {_shown(apart)} from those of {whole[0].strategy}, "
+        f"more than {_shown(bound(asked))}"
         for name, apart in parity(found.rows).items()
         if not apart <= bound(asked)
     ]
-    return failed + far
+    rises = [(row.strategy, rise) for row in whole if (rise := losses.rise(row.losses)) is not None]
+    unsteady = [
+        f"the loss of {name} rises by {percent(by)} at step {step}: in an unsteady run small differences grow; try a "
+        "smaller optim.lr or a larger schedule.warmup_fraction"
+        for name, (step, by) in rises
+    ]
+    return failed + far + unsteady
 
 
 def about(asked: Asked, found: Found) -> str:
@@ -80,14 +86,20 @@ def about(asked: Asked, found: Found) -> str:
         f"{found.versions}. A model of width {model.width} with {model.layers} layers ({human(count)} parameters, "
         f"{asked.base.precision.name}), {batch:,} tokens a step in sequences of {asked.base.data.sequence_length}, "
         f"micro-batches of {asked.base.parallel.micro_batch_sequences}, seed {asked.base.seed}. "
-        f"{asked.steps} timed steps (median), {TRACED} traced steps after them."
+        f"{asked.steps} timed steps (median), {TRACED} traced steps after them. Learning rate "
+        f"{numbers.number(asked.base.optim.lr or 0.0, 2)}, reached after {_warm(asked)} of {asked.all_steps} steps."
     )
+
+
+def _warm(asked: Asked) -> int:
+    """Return after how many steps the learning rate is no longer warmed up."""
+    return math.ceil(asked.base.schedule.warmup_fraction * asked.all_steps)
 
 
 def cells(asked: Asked, rows: Sequence[Row]) -> list[list[str]]:
     """Return the table of the rows that were measured, with its head: one column a strategy."""
     done = [row for row in rows if row.error is None]
-    apart = parity(rows)
+    apart, most = parity(rows), most_apart(rows)
     gpu = any(row.memory_gpu is not None for row in done)
     lines: list[list[str]] = [["", *(row.strategy for row in done)]]
 
@@ -109,7 +121,8 @@ def cells(asked: Asked, rows: Sequence[Row]) -> list[list[str]]:
     line("exposed communication [ms]", *(_ms(row.exposed) for row in done))
     line("overlap", *("-" if row.overlap is None else percent(row.overlap) for row in done))
     line("last loss", *(f"{row.losses[-1]:.6f}" for row in done))
-    line("losses apart, at most", *(_shown(apart[row.strategy]) for row in done))
+    line("last losses apart", *(_shown(apart[row.strategy]) for row in done))
+    line("of one step, at most", *(_shown(most[row.strategy]) for row in done))
     return lines
 
 
@@ -117,8 +130,10 @@ def sentences(asked: Asked, found: Found) -> list[str]:
     """Return what the table does not say: failed strategies, whether losses agree, what a figure is."""
     lines = list(problems(asked, found))
     if len(parity(found.rows)) > 1 and not any("differ" in line for line in lines):
+        count = len(losses.last(range(asked.all_steps)))
         lines.append(
-            f"losses of all steps agree within {bound(asked):g} of the first strategy's ({asked.base.precision.name})"
+            f"the means of the last {count} losses agree within {_shown(bound(asked))} of the first strategy's, which "
+            f"is what rounding allows in {asked.base.precision.name}"
         )
     lines.append(
         "exposed: messages are under way, or another rank is waited for, and nothing is calculated; counted: with the "
