@@ -58,8 +58,10 @@ def found(folder: Path, world: World, micro_batches: int) -> dict[str, Any]:
         true.append({name: gradient.clone() for name, gradient in unwrapped(trainer, batch).items()})
         trainer.optimizer.zero_grad()
     between: list[dict[int, int]] = []
+    after: list[dict[int, int]] = []
+    trial: list[dict[int, int]] = []
+    same: list[bool] = []
     trainer.model.whole.register_forward_pre_hook(lambda *_: between.append(storages(trainer)))
-    after, same, trial = [], [], []
     for batch, wanted in zip(batches, true, strict=False):
         trainer.forward_backward(batch)
         after.append(storages(trainer))
@@ -67,7 +69,8 @@ def found(folder: Path, world: World, micro_batches: int) -> dict[str, Any]:
         trainer.optimizer.zero_grad()
         count = len(between)
         trainer.model.trial(batches[-1])
-        trial, between = [*trial, storages(trainer)], between[:count]
+        trial.append(storages(trainer))
+        del between[count:]
         trainer.optimizer.zero_grad()
     numbers = sum(weight.numel() for _, weight in trainer.model.named_parameters())
     return {
