@@ -1,11 +1,13 @@
 """DeepSpeed's ZeRO beside this project's FSDP2 on two ranks: memory, messages and overlap, speed, losses, code.
 
-    python -m benchmarks.deepspeed_zero3 [--setups tiny 256x4 tiny-bf16 1b 8b] [--rows NAME …] [--traces FOLDER]
+    python -m benchmarks.deepspeed_zero3 [--setups tiny 256x4 tiny-bf16 1b 8b 1b-steady] [--rows NAME …]
+        [--traces FOLDER]
     python -m benchmarks.deepspeed_zero3 --predict
 
 Both sides train the same module from the same weights on the same batches (benchmarks.peers.zero_rows says in which
-set-ups). The set-ups tiny, 256x4 and tiny-bf16 run on two gloo ranks on the CPU, 1b and 8b on two GPUs. Where there are
-not two GPUs their rows are predicted and not measured, which the tables say. Rows measured by earlier commands stay in
+set-ups). The set-ups tiny, 256x4 and tiny-bf16 run on two gloo ranks on the CPU, 1b, 8b and 1b-steady on two GPUs.
+Losses in bf16 can be compared in 1b-steady, whose learning rate is warmed up for long. Where there are not two GPUs
+their rows are predicted and not measured, which the tables say. Rows measured by earlier commands stay in
 the results until they are measured again. --predict needs neither DeepSpeed nor a GPU.
 
 DeepSpeed has to be on the path; PyPI has it as a source archive of 2 MB, of which

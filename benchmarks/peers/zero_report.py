@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from study.bench.strategies_losses import apart, bound
+
 MIB, GIB = 2**20, 2**30
 
 
@@ -176,6 +178,28 @@ def _losses(row: Compared, ours: Compared) -> tuple[object, ...]:
     return row.name, len(losses), *ends, f"{max(apart):.1e}", f"{apart[-1]:.1e}", f"{norms:.1e}"
 
 
+def side_by_side(rows: Sequence[Compared]) -> list[str]:
+    """Return the losses of all rows of one set-up at some steps, and how far the means of the last are from ours-3."""
+    ours = next(row for row in rows if row.name == f"ours-3-{row.setup}")
+    count = len(ours.measured["losses"])
+    steps = sorted({1, 2, *(max(1, count * part // 8) for part in (1, 2, 4, 6, 8))})
+    titles = ("row", *(f"step {step}" for step in steps), "last quarter, relative difference from ours-3")
+    return _table(titles, (_beside(row, ours, steps) for row in rows))
+
+
+def _beside(row: Compared, ours: Compared, steps: Sequence[int]) -> tuple[str, ...]:
+    losses, true = row.measured["losses"], ours.measured["losses"]
+    cells = (f"{losses[step - 1]:.4f}" if step <= len(losses) else "" for step in steps)
+    return row.name, *cells, f"{apart(losses, true):.1e}" if len(losses) == len(true) else "of other steps"
+
+
+def _by_setup(rows: Sequence[Compared]) -> list[Sequence[Compared]]:
+    """Return the measured rows of each set-up of which ours-3 was measured."""
+    known = [row for row in rows if row.measured]
+    names = [row.setup for row in known if row.name == f"ours-3-{row.setup}"]
+    return [[row for row in known if row.setup == name] for name in names]
+
+
 def script_table(scripts: Iterable[Script]) -> list[str]:
     """Return lines of code of each way, and the loss that its script ended with."""
     lines = ["| way | lines of Python | losses, first and last |", "|---|---:|---|"]
@@ -216,6 +240,10 @@ def report(rows: Sequence[Compared], scripts: Sequence[Script]) -> str:
             "\n".join(message_table(rows)),
             "Losses [nats/token].",
             "\n".join(loss_table(rows)),
+            f"Losses side by side. Where the learning rate is the rule's and warmed up over half of the steps (set-ups "
+            f"that end with steady), rounding allows {bound('bf16'):.1e} in bf16 (study.bench.strategies_losses); in "
+            "other set-ups in bf16, losses go up and down and differences grow.",
+            *("\n".join(side_by_side(one)) for one in _by_setup(rows)),
             "Lines of code of a complete training loop with checkpoints (benchmarks/peers/zero_script_*.py), without "
             "model and data, which are shared. Each script was run for half of its steps, resumed, and run to the end.",
             "\n".join(script_table(scripts)),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -13,14 +11,13 @@ from typing import Any
 
 from analysis.text import commandline
 from analysis.text.commandline import Key
+from study.bench import pipeline_measured
 from study.bench.comm_settings import BACKENDS, backend_of, gpu_count
 from study.bench.pipeline_table import (
     Asked,
-    Found,
     Row,
     best,
     check,
-    found_of,
     full_from,
     measured_table,
     rows,
@@ -28,11 +25,9 @@ from study.bench.pipeline_table import (
     table,
     timeline,
 )
-from study.bench.scratch import scratch_folder
 from study.planning.timeline_picture import draw, lane
 from study.storage.files import write_atomic
-from study.text import percent
-from train.spec.pipeline_layout import SCHEDULES, STAGES, micro_batches
+from train.spec.pipeline_layout import SCHEDULES, STAGES
 
 PURPOSE = "Compare pipeline schedules by simulation: step time, idle share, micro-batches waiting in memory."
 
@@ -49,6 +44,7 @@ def _schedules(key: Key, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.value(part) for part in text.split(",")))
 
 
+KEPT = "reports/bench/pipeline"
 KEYS = (
     Key("pp", "ranks of the pipeline", 4, commandline.whole),
     Key("micro_batches", "numbers of micro-batches of one step", (2, 4, 8, 16, 32), _counts),
@@ -64,7 +60,12 @@ KEYS = (
         False, commandline.switch),
     Key("backend", "gloo: train it on the CPU, nccl: on pp GPUs; default: nccl where there are so many", None,
         choices=BACKENDS),
-    Key("out", "folder for pipeline.csv and a picture timeline-mM.svg for each number M of micro-batches"),
+    Key("width", "of the measured model; default: 256 on the CPU, 4096 on GPUs", None, commandline.whole),
+    Key("layers", "of the measured model, at least one a stage; default: 8", None, commandline.whole),
+    Key("length", "tokens of its sequences, one a micro-batch; default: 128 on the CPU, 8192 on GPUs", None,
+        commandline.whole),
+    Key("out", "folder for pipeline.csv, a picture timeline-mM.svg for each number M of micro-batches, and with "
+        f"measure=yes {pipeline_measured.RESULTS} and {pipeline_measured.TABLE}, which are kept in {KEPT} without it"),
 )  # fmt: skip
 
 
@@ -77,9 +78,11 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     asked = asked_of(given)
     check(asked)
     backend = _backend(given["backend"], asked.pp, gpu_count()) if given["measure"] else None
+    size = pipeline_measured.size_of(backend or "gloo", given["width"], given["layers"], given["length"])
     found = rows(asked)
     written = write(asked, found, Path(given["out"])) if given["out"] else []
-    measured = measure(asked, backend) if backend else []
+    kept = Path(given["out"] or KEPT)
+    seen = pipeline_measured.measure(asked, backend, size, kept) if backend else pipeline_measured.Measured((), ())
     lines = [
         f"{asked.pp} ranks, forward {asked.forward_ms:g} ms, backward {asked.backward_ms:g} ms a micro-batch and rank, "
         f"message {asked.message_ms:g} ms",
@@ -89,12 +92,13 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         *sentences(asked, found),
         *map(str, written),
     ]
-    if measured:
+    if seen.found:
         about = (
             f"idle share on {asked.pp} processes of this machine ({backend}): in the median of every other step, and "
             "simulated with what passes and messages took in the steps between, as it varies"
         )
-        lines += ["", about, "", *measured_table(measured)]
+        lines += ["", about, "", *measured_table(seen.found)]
+    lines += [f"{one.schedule} with {one.micro_batches} micro-batches was left out: {one.why}" for one in seen.left]
     said = {
         "what": "pipeline",
         "asked": asdict(asked),
@@ -103,7 +107,8 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         "full_from": full_from(found),
         "files": [str(path) for path in written],
         "backend": backend,
-        "measured": [asdict(one) for one in measured],
+        "measured": [asdict(one) for one in seen.found],
+        "left_out": [asdict(one) for one in seen.left],
     }
     return lines, said
 
@@ -120,35 +125,6 @@ def _backend(given: str | None, ranks: int, gpus: int) -> str:
         has = f"this machine shows {gpus} GPUs" if gpus else "this machine shows no GPU"
         raise ValueError(f"backend=nccl is not allowed with pp={ranks}: {has}; use backend=gloo")
     return backend
-
-
-def measure(asked: Asked, backend: str) -> list[Found]:
-    """Run the trainer with each schedule and number of micro-batches and read its traces, saying each on stderr."""
-    from study.bench import pipeline_ranks
-
-    size = pipeline_ranks.ON_GPUS if backend == "nccl" else pipeline_ranks.ON_CPU
-    found = []
-    with scratch_folder() as folder:
-        layouts = {asked.layout(schedule) for schedule in asked.schedules}
-        most = max(micro_batches(layout, wanted) for layout in layouts for wanted in asked.micro_batches)
-        pipeline_ranks.write_corpus(folder, asked.pp, most, size)
-        for schedule in asked.schedules:
-            layout = asked.layout(schedule)
-            for count in dict.fromkeys(micro_batches(layout, wanted) for wanted in asked.micro_batches):
-                began = time.monotonic()
-                found.append(found_of(layout, count, pipeline_ranks.measure(layout, count, folder, size)))
-                print(sentence(found[-1], time.monotonic() - began), file=sys.stderr, flush=True)
-    return found
-
-
-def sentence(found: Found, seconds: float) -> str:
-    """Return what is known of one schedule and number of micro-batches, and how long it took to find out [s]."""
-    measured, simulated = percent(found.idle_share, 1), percent(found.simulated_share, 1)
-    return (
-        f"{found.schedule}, {found.micro_batches} micro-batches: {measured} idle, simulated {simulated}, "
-        f"{percent(found.formula_share, 1)} by (p-1)/(m+p-1); step {found.step_ms:.4g} ms, simulated "
-        f"{found.simulated_ms:.4g} ms ({seconds:.0f} s)"
-    )
 
 
 def write(asked: Asked, found: Sequence[Row], folder: Path) -> list[Path]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ from study.bench import made_up, strategies_report
 from study.bench.comm_settings import gpu_count
 from study.bench.gpus import gpu_name
 from study.bench.scratch import scratch_folder
-from study.bench.strategies_failures import Failure, Patient, failures
+from study.bench.strategies_failures import PLANTED, STARTS, Failure, Patient, failures, sick, undisturbed
 from study.bench.strategies_report import Found
 from study.bench.strategies_runs import Row, measure
 from study.bench.strategies_settings import KEYS, Asked, asked_of
@@ -43,8 +44,7 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     asked = asked_of(words, gpu_count(), composed)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    rows: list[Row] = []
-    seen: list[Failure] = []
+    rows, seen = earlier(asked)
     found = Found(machine(asked), versions(), load, today, rows, seen)
 
     def keep() -> None:  # whatever comes next may not end, or end this command
@@ -60,6 +60,28 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return lines, said | {"files": [str(path) for path in files]}
 
 
+def earlier(asked: Asked) -> tuple[list[Row], list[Failure]]:
+    """Return what an earlier command found that was to do the same on this machine, and did not come to its end."""
+    path = asked.out / "strategies.json"
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return [], []
+    same = json.loads(json.dumps(_about(asked) | {"machine": machine(asked), "versions": versions()}))
+    if not known.get("interrupted") or any(known.get(key) != value for key, value in same.items()):
+        return [], []
+    names = [strategy.name for strategy in asked.strategies]
+    measured = {row["strategy"]: row for row in known["rows"] if row["error"] is None}
+    first = list(itertools.takewhile(measured.__contains__, names))  # the first one is what others are compared with
+    rows = [Row(**{key: _tuple(value) for key, value in measured[name].items()}) for name in first]
+    of = [one for one in known["failures"] if asked.failures and one["strategy"] in first]
+    return rows, [Failure(**{key: _tuple(value) for key, value in one.items()}) for one in of]
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _all(asked: Asked, rows: list[Row], seen: list[Failure], keep: Callable[[], None]) -> bool:
     """Measure, then plant failures, adding what is found to the lists; return False where Ctrl-C ended it.
 
@@ -70,43 +92,78 @@ def _all(asked: Asked, rows: list[Row], seen: list[Failure], keep: Callable[[], 
     with scratch_folder() as root:
         try:
             made_up.write_corpus(root, asked.base.data.vocab_size, asked.batch * asked.all_steps)
-            for strategy in asked.strategies:
+            if rows:
+                _log(f"{', '.join(row.strategy for row in rows)}: known from a command that did not end ({asked.out})")
+            for strategy in asked.strategies[len(rows) :]:
                 began = time.monotonic()
                 rows.append(measure(asked, strategy, root, asked.out, _log))
                 keep()
                 _log(f"{strategy.name}: {time.monotonic() - began:.0f} s in all, kept in {asked.out}")
-            for strategy, row in zip(asked.strategies, rows, strict=True):
-                if asked.failures and row.error is None:
-                    for one in failures(Patient(asked, strategy, root, row.losses)):
-                        seen.append(one)
-                        keep()
-                        _log(f"{one.strategy}, {one.failure}: {one.afterwards or one.happened}")
+            if asked.failures:
+                for one in _failures(asked, rows, seen, root):
+                    seen.append(one)
+                    keep()
+                    _log(f"{one.strategy}, {one.failure}: {one.afterwards or one.happened}")
         except KeyboardInterrupt:
             return False
     return True
 
 
+def _failures(asked: Asked, rows: Sequence[Row], seen: Sequence[Failure], root: Path) -> Iterator[Failure]:
+    """Plant the failures that have not been seen, strategy by strategy, and yield them as they end."""
+    patient, known = asked.patient(), {(one.strategy, one.failure) for one in seen}
+    due = {
+        strategy: (row, [failure for failure in PLANTED if (strategy.name, failure) not in known])
+        for strategy, row in zip(asked.strategies, rows, strict=True)
+        if row.error is None
+    }
+    count = sum(len(planted) for _, planted in due.values())
+    _log(f"failures: {count}, at most {asked.limit:g} s each, {asked.limit * count / 60:.0f} min in all")
+    if patient is not asked and count:
+        made_up.write_corpus(root, patient.base.data.vocab_size, patient.batch * patient.all_steps)
+    for strategy, (row, planted) in due.items():
+        losses = row.losses
+        if patient is not asked and planted:
+            losses, done = undisturbed(patient, strategy, root)
+            if done.failed is not None:
+                yield from (one for one in sick(strategy, done) if one.failure in planted)
+                continue
+            usual = STARTS * done.seconds + 2 * asked.hang
+            _log(f"{strategy.name}: {done.seconds:.0f} s undisturbed; about {usual:.0f} s for all of its failures")
+        if planted:
+            yield from failures(Patient(patient, strategy, root, losses), PLANTED.keys() - planted, _log)
+
+
+def _about(asked: Asked) -> dict[str, Any]:
+    """Return what says which runs were asked for."""
+    base = asked.base
+    shown = ("model", "data", "batch", "optim", "schedule", "precision", "memory", "compile")
+    return {
+        "backend": asked.backend,
+        "ranks": asked.ranks,
+        "steps": asked.steps,
+        "run": {name: asdict(getattr(base, name)) for name in shown}
+        | {"seed": base.seed, "micro_batch_sequences": base.parallel.micro_batch_sequences},
+    }
+
+
 def as_fields(asked: Asked, found: Found) -> dict[str, Any]:
     """Return the fields of the JSON object, but for files."""
-    base = asked.base
+    patient = asked.patient()
+    caused = {name: asdict(getattr(patient.base, name)) for name in ("model", "data", "batch")}
     return {
         "what": "strategies",
         "machine": found.machine,
         "versions": found.versions,
         "load": found.load,
         "date": found.date,
-        "backend": asked.backend,
-        "ranks": asked.ranks,
-        "steps": asked.steps,
-        "run": {
-            name: asdict(getattr(base, name)) for name in ("model", "data", "batch", "optim", "schedule", "precision")
-        }
-        | {"seed": base.seed, "micro_batch_sequences": base.parallel.micro_batch_sequences},
+        **_about(asked),
         "rows": [asdict(row) for row in found.rows],
         "parity": strategies_report.parity(found.rows),
         "most_apart": strategies_report.most_apart(found.rows),
         "bound": strategies_report.bound(asked),
         "failures": [asdict(one) for one in found.failures],
+        "failures_run": caused | {"limit": asked.limit, "hang": asked.hang} if asked.failures else None,
         "problems": strategies_report.problems(asked, found),
     }
 

@@ -9,12 +9,12 @@ import re
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.bench.gpus import gpu_bytes
-from study.bench.strategies_runs import NEVER, Records, last_words, memory_of, untraced, write_config
+from study.bench.strategies_runs import NEVER, Records, last_words, memory_of, reason, untraced, write_config
 from study.bench.strategies_settings import Asked, Strategy
 from study.bench.trainer_ranks import Ended, Launch, run_ranks
 from study.process.children import Started
@@ -25,6 +25,10 @@ VICTIM = 1
 """The rank that is hit."""
 PARTS = 6
 """A run saves a checkpoint after each of so many parts of its steps."""
+LEAST_SECONDS = 1.0
+"""No rank is started for less."""
+STARTS = 5
+"""How often a run is started for its failures."""
 _RESUMED, _TORN = re.compile(r"resumed from step-(\d+)"), re.compile(r"(step-\d+ is incomplete.*)")
 KILLED, MEMORY, DAMAGED = "a rank is killed (SIGKILL)", "out of memory on a rank", "the newest checkpoint is damaged"
 
@@ -66,22 +70,41 @@ class Plant:
 
 
 class Patient:
-    """A run of a strategy that is disturbed and started again, one failure after the other."""
+    """A run of a strategy that is disturbed and started again, one failure after the other.
+
+    Each failure has `asked.limit` seconds, from `begin` on.
+    """
 
     def __init__(self, asked: Asked, strategy: Strategy, root: Path, losses: Sequence[float]) -> None:
         """`losses`: of each step of the same run, undisturbed."""
         self.asked, self.strategy, self.losses = asked, strategy, losses
         self.folder, self.every = root / f"{strategy.name}-failures", asked.all_steps // PARTS
+        self.begin()
         runtime = replace(asked.base.runtime, data_root=str(root), checkpoint_seconds=NEVER)
         runtime = replace(runtime, checkpoint_keep_steps=self.every)
         write_config(self.folder, replace(untraced(asked.config(strategy)), runtime=runtime))
+
+    def begin(self) -> None:
+        """Begin with the next failure."""
+        self._end = time.monotonic() + self.asked.limit
+
+    @property
+    def left(self) -> float:
+        """How many seconds of this failure are left."""
+        return self._end - time.monotonic()
+
+    def reach(self, part: int) -> None:
+        """Train to the end of a part, where the run is not as far: it was begun by an earlier command."""
+        if self.records().step < part * self.every:
+            self.start(lambda _: None, part, {})
 
     def start(
         self, plant: Callable[[Mapping[int, Started]], None], part: int, environment: Mapping[int, Mapping[str, str]]
     ) -> Ended:
         """Start the run until the end of one of its parts; the last one: to its end."""
         until = None if part == PARTS else part * self.every * self.asked.batch
-        return run_ranks(Launch(self.folder, self.asked.ranks, until, self.strategy.saves, environment), plant)
+        launch = Launch(self.folder, self.asked.ranks, until, self.strategy.saves, environment)
+        return run_ranks(launch, plant, grace=self.asked.hang, most_seconds=max(self.left, LEAST_SECONDS))
 
     def records(self) -> Records:
         """Return what is recorded of training so far."""
@@ -91,6 +114,8 @@ class Patient:
 
     def restart(self, part: int) -> tuple[str, int]:
         """Start the run once more; return what it did in words, and after which step it went on (0: it began anew)."""
+        if self.left < LEAST_SECONDS:
+            return f"not started again: the limit of {self.asked.limit:g} s was over", self.records().step
         done = self.start(lambda _: None, part, {})
         told = done.ranks[0].said
         resumed = next((found for line in told if (found := _RESUMED.search(line))), None)
@@ -110,11 +135,32 @@ class Patient:
         return max((abs(here - there) / abs(there) for here, there in pairs), default=None)
 
 
-def failures(patient: Patient) -> Iterator[Failure]:
-    """Plant each failure in turn and yield what happened."""
-    yield killed(patient)
-    yield out_of_memory(patient)
-    yield damaged(patient)
+def undisturbed(asked: Asked, strategy: Strategy, root: Path) -> tuple[tuple[float, ...], Ended]:
+    """Train the run in which failures will be caused, without one; return its losses, and how it ended."""
+    folder = root / f"{strategy.name}-undisturbed"
+    runtime = replace(asked.base.runtime, data_root=str(root), checkpoint_seconds=NEVER)
+    write_config(folder, replace(untraced(asked.config(strategy)), runtime=runtime))
+    done = run_ranks(Launch(folder, asked.ranks, saves=False), grace=asked.hang, most_seconds=asked.limit)
+    found = Records(folder)
+    found.look()
+    return tuple(found.train[step]["loss"] for step in sorted(found.train)), done
+
+
+def failures(patient: Patient, known: Collection[str] = (), say: Callable[[str], None] = print) -> Iterator[Failure]:
+    """Plant each failure in turn that is not known yet, say so before, and yield what happened."""
+    for failure, (part, plant) in PLANTED.items():
+        if failure not in known:
+            say(f"{patient.strategy.name}: {failure}, at most {patient.asked.limit:g} s")
+            patient.begin()
+            patient.reach(part)
+            yield plant(patient)
+
+
+def sick(strategy: Strategy, done: Ended) -> Iterator[Failure]:
+    """Yield the failures of a strategy whose undisturbed run failed: none was planted."""
+    for failure in PLANTED:
+        why = f"not planted: the undisturbed run failed: {reason(done)}"
+        yield Failure(strategy.name, failure, None, why, done.seconds, tuple(rank.how for rank in done.ranks))
 
 
 def killed(patient: Patient) -> Failure:
@@ -153,7 +199,8 @@ def damaged(patient: Patient) -> Failure:
     name = patient.strategy.name
     shards = sorted((patient.folder / "checkpoints").glob("step-*/__*.distcp"))
     if not shards:
-        return Failure(name, DAMAGED, None, "not planted: this strategy saves no checkpoints")
+        none = "there is no checkpoint" if patient.strategy.saves else "this strategy saves no checkpoints"
+        return Failure(name, DAMAGED, None, f"not planted: {none}")
     newest = shards[-1]
     with newest.open("r+b") as file:
         file.seek(newest.stat().st_size // 2)
@@ -166,6 +213,14 @@ def damaged(patient: Patient) -> Failure:
     return Failure(name, DAMAGED, planted, "", afterwards=said, lost=step - at, change=patient.change(recorded))
 
 
+PLANTED: Mapping[str, tuple[int, Callable[[Patient], Failure]]] = {
+    KILLED: (0, killed),
+    MEMORY: (4, out_of_memory),
+    DAMAGED: (5, damaged),
+}
+"""What does each failure, and to the end of which part the run has come before it."""
+
+
 def _planted(
     patient: Patient, failure: str, plant: Plant, parts: tuple[int, int], environment: Mapping[int, Mapping[str, str]]
 ) -> Failure:
@@ -173,7 +228,8 @@ def _planted(
     name, before = patient.strategy.name, patient.records().step
     done = patient.start(plant, parts[0], environment)
     if plant.done is None or done.failed is None:
-        why = "the run ended before it" if plant.done is None else f"{plant.done}, and the run went on to its end"
+        why = "the run ended before it" if done.failed is None else reason(done)
+        why = why if plant.done is None else f"{plant.done}, and the run went on to its end"
         return Failure(name, failure, None, f"not planted: {why}", done.seconds, tuple(r.how for r in done.ranks))
     victim, others = done.ranks[VICTIM], [rank for rank in done.ranks if rank.rank != VICTIM]
     since = plant.at if victim.code == -signal.SIGKILL else victim.at

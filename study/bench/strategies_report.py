@@ -91,6 +91,15 @@ def about(asked: Asked, found: Found) -> str:
     )
 
 
+def about_failures(asked: Asked) -> str:
+    """Return in what failures were caused."""
+    model, patient = asked.patient().base.model, asked.patient()
+    return (
+        f"Failures are caused in a model of width {model.width} with {model.layers} layers, {patient.batch:,} tokens a "
+        f"step. A rank that outlives a failed one by {asked.hang:g} s is ended, each failure has {asked.limit:g} s."
+    )
+
+
 def _warm(asked: Asked) -> int:
     """Return after how many steps the learning rate is no longer warmed up."""
     return math.ceil(asked.base.schedule.warmup_fraction * asked.all_steps)
@@ -175,7 +184,8 @@ def as_text(asked: Asked, found: Found) -> list[str]:
     if any(row.error is None for row in found.rows):
         shown = cells(asked, found.rows)
         lines += [*aligned(shown, right=range(1, len(shown[0]))), ""]
-    return lines + sentences(asked, found) + failure_lines(found.failures)
+    caused = ["", about_failures(asked)] if found.failures else []
+    return lines + sentences(asked, found) + caused + failure_lines(found.failures)
 
 
 def as_markdown(asked: Asked, found: Found, picture: str, command: str) -> str:
@@ -187,7 +197,8 @@ def as_markdown(asked: Asked, found: Found, picture: str, command: str) -> str:
         lines += [f"![Throughput, memory and a traced step by strategy]({picture})", ""]
     lines += [f"- {line}" for line in sentences(asked, found)]
     if found.failures:
-        lines += ["", "## Failures", "", _row(["strategy", "failure", "what was seen"]), _row(["---"] * 3)]
+        lines += ["", "## Failures", "", about_failures(asked), ""]
+        lines += [_row(["strategy", "failure", "what was seen"]), _row(["---"] * 3)]
         for one in found.failures:
             said = "; ".join(f"{name}: {said}" if name else said for name, said in _sentences(one) if said)
             lines.append(_row([one.strategy, one.failure, said]))

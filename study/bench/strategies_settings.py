@@ -13,7 +13,17 @@ from study.bench.comm_settings import BACKENDS, backend_of, check_ranks
 from study.config.schema import StudyConfig
 from study.planning import own_words
 from train.spec import mesh
-from train.spec.config import BatchConfig, BudgetConfig, EvalConfig, ParallelConfig, ProfileConfig, RunConfig
+from train.spec.config import (
+    BatchConfig,
+    BudgetConfig,
+    CompileConfig,
+    EvalConfig,
+    ModelConfig,
+    ParallelConfig,
+    ProfileConfig,
+    RunConfig,
+)
+from train.spec.counts import params
 from train.spec.mesh import Axes
 from train.spec.resolve import resolve
 
@@ -28,6 +38,12 @@ SMALL = ("model.width=256", "model.layers=4")
 """The model on a CPU, where the words name none."""
 LARGE = ("model=400m", "precision=bf16", "data.sequence_length=2048")
 """The model on GPUs, where the words name none."""
+PATIENT = {"cpu": (256, 4), "cuda": (1024, 4)}
+"""Width and layers of the model in which failures are caused, by device type: ranks end alike in larger ones.
+
+On a GPU its memory is many times what torch's allocator rounds to, so that half of it is too little.
+"""
+PATIENT_VOCABULARY, PATIENT_LENGTH = 512, 128
 STEADY = ("schedule.warmup_fraction=0.5",)
 """The schedule, where the words name none. The learning rate is the trainer's rule for so few tokens.
 
@@ -103,6 +119,10 @@ KEYS = (
         commandline.whole),
     Key("failures", "yes: also kill a rank, take its memory and damage a checkpoint, and say what happened", False,
         commandline.switch),
+    Key("limit", "of failures: seconds for each with the start after it; what takes longer is ended", 60.0,
+        commandline.number),
+    Key("hang", "of failures: seconds after which a rank that outlives a failed one is ended, and told to hang", 8.0,
+        commandline.number),
     Key("out", "folder of strategies.md, .csv, .json, .png and a folder for each strategy with its traces",
         "reports/bench/strategies"),
 )  # fmt: skip
@@ -110,7 +130,10 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for. base: the run without a layout, of `steps` timed steps and those around them."""
+    """What is asked for. base: the run without a layout, of `steps` timed steps and those around them.
+
+    limit, hang: of failures [s].
+    """
 
     strategies: tuple[Strategy, ...]
     ranks: int
@@ -119,6 +142,8 @@ class Asked:
     failures: bool
     out: Path
     base: RunConfig
+    limit: float = 60.0
+    hang: float = 8.0
 
     @property
     def device(self) -> str:
@@ -147,6 +172,27 @@ class Asked:
         mesh.check(config, self.ranks, saves=strategy.saves)
         return config
 
+    def patient(self) -> Asked:
+        """Return the same with the run in which failures are caused: a small model, or the asked one if it is smaller.
+
+        Its steps are as many, its format, optimizer and seed are the same.
+        """
+        base, (width, layers) = self.base, PATIENT[self.device]
+        model = ModelConfig(width=width, layers=layers)
+        if params(base.model, base.data.vocab_size).total <= params(model, PATIENT_VOCABULARY).total:
+            return self
+        tokens = self.ranks * SEQUENCES * PATIENT_LENGTH
+        small = replace(
+            base,
+            model=model,
+            data=replace(base.data, vocab_size=PATIENT_VOCABULARY, sequence_length=PATIENT_LENGTH),
+            batch=BatchConfig(tokens=tokens),
+            budget=BudgetConfig(tokens=tokens * self.all_steps),
+            parallel=replace(base.parallel, micro_batch_sequences=SEQUENCES),
+            compile=CompileConfig(blocks=False),
+        )
+        return replace(self, base=resolve(small))
+
 
 def asked_of(words: Sequence[str], gpus: int, compose: Compose) -> Asked:
     """Return what words ask for on a machine with so many GPUs; ValueError names key, value and what is allowed.
@@ -172,7 +218,9 @@ def asked_of(words: Sequence[str], gpus: int, compose: Compose) -> Asked:
     chosen = tuple(
         one for name in own["strategies"] for one in _variants(STRATEGIES[name], own["buckets"], own["prefetch"])
     )
-    asked = Asked(chosen, ranks, backend, own["steps"], own["failures"], Path(own["out"]), base)
+    asked = Asked(
+        chosen, ranks, backend, own["steps"], own["failures"], Path(own["out"]), base, own["limit"], own["hang"]
+    )
     for strategy in chosen:
         asked.config(strategy)
     return asked

@@ -38,19 +38,19 @@ class Launch:
 
 @dataclass(frozen=True)
 class EndedRank:
-    """How a rank ended. at: by time.monotonic [s]. ours: we killed it, as it had outlived another for too long."""
+    """How a rank ended. at: by time.monotonic [s]. killed: why we killed it, empty where we did not."""
 
     rank: int
     code: int
     at: float
     said: tuple[str, ...]
-    ours: bool
+    killed: str = ""
 
     @property
     def how(self) -> str:
         """Its exit code in words."""
-        if self.ours:
-            return "ended from outside"
+        if self.killed:
+            return self.killed
         return f"exit code {self.code}" if self.code >= 0 else f"killed by {signal.Signals(-self.code).name}"
 
 
@@ -65,7 +65,7 @@ class Ended:
     def failed(self) -> EndedRank | None:
         """The first rank that failed, None where all ended well."""
         bad = [rank for rank in self.ranks if rank.code != 0]
-        return min(bad, key=lambda rank: (rank.ours, rank.at), default=None)
+        return min(bad, key=lambda rank: (bool(rank.killed), rank.at), default=None)
 
 
 Watch = Callable[[Mapping[int, Started]], None]
@@ -90,7 +90,7 @@ def run_ranks(
     command.append("--device-weights")  # drawn on the CPU, a billion weights take longer than the steps
     processes: dict[int, subprocess.Popen[bytes]] = {}
     sizes = [launch.log(rank).stat().st_size if launch.log(rank).exists() else 0 for rank in range(launch.ranks)]
-    began, at, ours = time.monotonic(), dict[int, float](), set[int]()
+    began, at, killed = time.monotonic(), dict[int, float](), dict[int, str]()
     try:
         for rank in range(launch.ranks):
             mine = base | {"RANK": str(rank), "LOCAL_RANK": str(rank), **launch.environment.get(rank, {})}
@@ -103,7 +103,9 @@ def run_ranks(
                     at[rank] = time.monotonic()
                     limit = min(limit, at[rank] + grace) if process.poll() else limit
             if time.monotonic() > limit:
-                ours |= processes.keys() - at.keys()
+                failed = any(processes[rank].returncode for rank in at)
+                why = f"still hanging after {grace:g} s" if failed else f"still running after {most_seconds:.0f} s"
+                killed |= dict.fromkeys(processes.keys() - at.keys(), f"{why}, ended from outside")
                 kill(processes)
             time.sleep(poll)
     finally:
@@ -111,8 +113,8 @@ def run_ranks(
         for process in processes.values():  # the folder that they write to may go next
             process.wait()
     ended = [
-        EndedRank(rank, processes[rank].returncode or 0, at[rank], _said(launch.log(rank), sizes[rank]), rank in ours)
-        for rank in processes
+        EndedRank(rank, process.returncode or 0, at[rank], _said(launch.log(rank), sizes[rank]), killed.get(rank, ""))
+        for rank, process in processes.items()
     ]
     return Ended(tuple(ended), max(at.values()) - began)
 

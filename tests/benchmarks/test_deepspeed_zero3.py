@@ -31,7 +31,10 @@ from benchmarks.peers.zero_trace import events_of, messages_of
 from benchmarks.trainer_peers import _reason
 from train.spec.accounting.step import Sheet, sheet
 from train.spec.communication.cluster import read_profile
+from train.spec.counts import params
 from train.spec.mesh import axes
+from train.spec.scaling_rules import peak_lr
+from train.spec.schedule import learning_rate
 
 GIB = 2**30
 PROFILE = read_profile(command.PROFILE)
@@ -284,4 +287,31 @@ def test_no_two_rows_of_a_panel_are_drawn_alike(tmp_path: Path) -> None:
     draw(found, tmp_path / "losses.svg")
     said = (tmp_path / "losses.svg").read_text("utf-8")
     assert "2.5</text>" not in said, "steps are whole numbers"
-    assert all(f">{setup}: loss</text>" in said for setup in zero_rows.SETUPS)
+    assert all(f">{setup}: loss</text>" in said for setup in {row.setup for row in found if row.measured})
+
+
+def test_both_sides_of_the_steady_set_up_have_the_same_warmed_up_learning_rate() -> None:
+    rates = {}
+    for row in rows(["1b-steady"]):
+        config = zero_rows.config(row, "cuda")
+        rates[row.name] = [learning_rate(config, row.tokens * step) for step in range(1, row.steps + 1)]
+    (first,) = {tuple(one) for one in rates.values()}
+    assert len(rates) == 7
+    half = len(first) // 2
+    assert list(first[:half]) == sorted(first[:half]) and first[0] == pytest.approx(first[half - 1] / half)
+    counts = params(zero_rows.config(find("ours-3-1b-steady"), "cuda").model, 32_768)
+    assert first[half - 1] == pytest.approx(peak_lr(counts.non_embedding, 4 * 40 * 65_536), rel=1e-3) < 1.2e-4
+
+
+def test_losses_stand_side_by_side_with_the_difference_of_the_last_ones() -> None:
+    losses = [11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0]
+    ours = _row("ours-3-1b-steady", measured=_figures(losses), about="now")
+    theirs = _row("deepspeed-3-1b-steady", measured=_figures([*losses[:6], 5.0, 4.09]), about="now")
+    short = _row("ours-2-1b-steady", measured=_figures(losses[:5]), about="now")
+    lines = report([ours, theirs, short], []).splitlines()
+    assert (
+        "| row | step 1 | step 2 | step 4 | step 6 | step 8 | last quarter, relative difference from ours-3 |" in lines
+    )
+    assert "| ours-3-1b-steady | 11.0000 | 10.0000 | 8.0000 | 6.0000 | 4.0000 | 0.0e+00 |" in lines
+    assert "| deepspeed-3-1b-steady | 11.0000 | 10.0000 | 8.0000 | 6.0000 | 4.0900 | 1.0e-02 |" in lines
+    assert "| ours-2-1b-steady | 11.0000 | 10.0000 | 8.0000 |  |  | of other steps |" in lines

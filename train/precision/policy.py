@@ -27,9 +27,13 @@ class Formats:
     fp8: bool
 
     def autocast(self, device: str) -> torch.autocast:
-        """The context of a forward pass over fp32 weights on this device type: products in `compute`."""
+        """The context of a forward pass over fp32 weights on this device type: products in `compute`.
+
+        Its cache would keep the copies of all weights until the pass is through, also of blocks that are recomputed,
+        and each weight is used once: attention's matrices of 8B take 2.5 GiB.
+        """
         short = self.compute is not torch.float32
-        return torch.autocast(device, dtype=self.compute if short else None, enabled=short)
+        return torch.autocast(device, dtype=self.compute if short else None, enabled=short, cache_enabled=False)
 
 
 def formats(config: PrecisionConfig) -> Formats:

@@ -1,9 +1,9 @@
 """Stands in for the trainer of two ranks: steps, checkpoints and words as it leaves them, without torch.
 
 `python -m tests.study.bench.stand_in_trainer --config RUN/config.yaml [--until TOKENS] [--unsaved]`, with
-`--device-weights` or without. A rank whose peer has gone says so and ends with exit code 1. Started for the first time
-to go to the end, it stays at a step until that happens: a test that kills a rank meets it there, however late it
-looks.
+`--device-weights` or without. A rank whose peer has gone says so and ends with exit code 1; with --hangs it waits.
+Started for the first time to go to the end, it stays at a step until that happens: a test that kills a rank meets it
+there, however late it looks.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path)
     parser.add_argument("--until", type=int)
+    parser.add_argument("--hangs", action="store_true")
     parser.add_argument("--unsaved", action="store_true")
     parser.add_argument("--device-weights", action="store_true")
     options = parser.parse_args()
@@ -79,6 +80,8 @@ def main() -> int:
                 (place / "__1_0.distcp").write_bytes(bytes(100))
                 (place / "hash").write_text(hashlib.sha256(bytes(100)).hexdigest())
             continue
+        while options.hangs:
+            time.sleep(1)
         print("RuntimeError: [/src/gloo/pair.cc:537] the peer has gone", file=sys.stderr)
         return 1
     staged.write_text(DONE)

@@ -13,7 +13,7 @@ import pytest
 
 from study.__main__ import main
 from study.bench import made_up, pipeline_ranks
-from study.bench.pipeline import sentence
+from study.bench.pipeline_measured import about_of, earlier, keep, pairs, refused, sentence, size_of
 from study.bench.pipeline_table import (
     Asked,
     Found,
@@ -156,6 +156,7 @@ def test_help_lists_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
         ("weight_ms=3", "weight_ms=3 is not allowed: at most backward_ms=2, of which it is a part"),
         ("measure=yes backend=nccl", "backend=nccl is not allowed with pp=4: this machine shows "),
         ("backend=mpi", "backend=mpi is not allowed: one of gloo, nccl"),
+        ("width=100", "width=100 is not allowed: a multiple of 64, the width of a head"),
         ("microbatches=4", "there is no key 'microbatches'; did you mean micro_batches=?"),
     ],
 )
@@ -211,3 +212,85 @@ def test_a_run_on_gpus_reads_no_text_twice(tmp_path: Path) -> None:
     splits = read_manifest(tmp_path / f"{made_up.NAME}-bpe{pipeline_ranks.VOCABULARY}").splits
     assert splits["train"].tokens > config.budget.tokens
     assert config.eval.sequences * 8192 < splits["validation"].tokens
+
+
+FOUND = Found("1f1b", 4, 0.25, 0.23, 0.2, 0.2, step_ms=61.0, simulated_ms=60.0)
+PAIR = Asked(2, (4, 32), ("gpipe", "1f1b"), stages=2, forward_ms=1.0, backward_ms=2.0)
+
+
+def test_pairs_that_do_not_fit_a_gpu_are_left_out_before_anything_starts() -> None:
+    gpus = size_of("nccl", None, None, None)
+    assert (gpus.width, gpus.length, size_of("gloo", 512, 12, None).width) == (4096, 8192, 512)
+    told = {(one.pp_schedule, count): refused(one, count, gpus, 140 << 30) for one, count in pairs(PAIR)}
+    why = told.pop(("gpipe", 32))
+    assert why is not None and "needs 202.0 GiB by train.spec.accounting, and a GPU has 140.0" in why
+    assert set(told.values()) == {None} and len(told) == 3
+    assert all(refused(one, count, gpus, None) is None for one, count in pairs(PAIR)), "what is not known is tried"
+    narrow = size_of("nccl", 2048, None, None)
+    assert all(refused(one, count, narrow, 140 << 30) is None for one, count in pairs(PAIR))
+
+
+def test_schedules_that_torch_cannot_run_are_left_out_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = []
+
+    def stand_in(layout: ParallelConfig, count: int, folder: Path, size: Any) -> Measured:
+        ran.append((layout.pp_schedule, count))
+        times = even_times(layout, 1.0, 2.0)
+        return Measured((simulate(layout, count, times),), observe([simulate(layout, count, times)], layout))
+
+    monkeypatch.setattr(pipeline_ranks, "measure", stand_in)
+    monkeypatch.setattr("train.spec.pipeline_layout.can_split", lambda: False)
+    code, out, err = run(f"pp=2 micro_batches=4 schedules=zbv,1f1b backend=gloo measure=yes out={tmp_path}", capsys)
+    assert (code, ran) == (0, [("1f1b", 4)])
+    assert "zbv with 4 micro-batches was left out: parallel.pp_schedule=zbv needs torch 2.13 or newer" in out
+    assert (
+        err.index("zbv, 4 micro-batches: left out") < err.index("1 of 2 pairs to measure") < err.index("1 of 1: 1f1b")
+    )
+    assert [one["schedule"] for one in json.loads((tmp_path / "measured.json").read_text())["measured"]] == ["1f1b"]
+    assert (tmp_path / "measured.csv").read_text().splitlines()[1].startswith("1f1b,4,")
+
+
+def test_pairs_are_kept_as_they_end_and_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def cut(layout: ParallelConfig, count: int, folder: Path, size: Any) -> Measured:
+        ran.append(layout.pp_schedule)
+        if layout.pp_schedule == "interleaved" and ran.count("interleaved") == 1:
+            raise KeyboardInterrupt
+        if layout.pp_schedule == "gpipe":
+            raise ValueError("gpipe with 4 micro-batches: rank 1 failed: CUDA out of memory")
+        times = even_times(layout, 1.0, 2.0)
+        return Measured((simulate(layout, count, times),), observe([simulate(layout, count, times)], layout))
+
+    monkeypatch.setattr(pipeline_ranks, "measure", cut)
+    words = f"pp=2 micro_batches=4 schedules=1f1b,gpipe,interleaved backend=gloo measure=yes out={tmp_path} --json"
+    with pytest.raises(KeyboardInterrupt):
+        run(words, capsys)
+    capsys.readouterr()
+    (kept,) = json.loads((tmp_path / "measured.json").read_text())["measured"]
+    assert kept["schedule"] == "1f1b"
+    code, out, err = run(words, capsys)
+    assert code == 0 and ran == ["1f1b", "gpipe", "interleaved", "gpipe", "interleaved"]
+    assert "2 of 3 pairs to measure, 1 known from a command that did not end" in err
+    said = json.loads(out)
+    assert [one["schedule"] for one in said["measured"]] == ["1f1b", "interleaved"]
+    assert [(one["schedule"], one["why"]) for one in said["left_out"]] == [
+        ("gpipe", "gpipe with 4 micro-batches: rank 1 failed: CUDA out of memory")
+    ]
+    run(words, capsys)
+    assert ran[5:] == ["1f1b", "gpipe", "interleaved"], "what has come to its end is measured anew"
+
+
+def test_only_pairs_of_the_same_run_are_taken_over(tmp_path: Path) -> None:
+    size = size_of("gloo", None, None, None)
+    about = about_of(PAIR, "gloo", size)
+    keep(tmp_path, about, [FOUND], ended=False)
+    assert earlier(tmp_path, about) == [FOUND]
+    assert earlier(tmp_path, about_of(PAIR, "gloo", replace(size, width=512))) == []
+    assert earlier(tmp_path / "elsewhere", about) == []
+    keep(tmp_path, about, [FOUND], ended=True)
+    assert earlier(tmp_path, about) == []

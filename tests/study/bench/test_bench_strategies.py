@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import pytest
 
 from study.__main__ import main
 from study.bench import strategies
-from study.bench.strategies_failures import Failure, Patient, damaged, killed
+from study.bench.strategies_failures import DAMAGED, KILLED, MEMORY, Failure, Patient, damaged, failures, killed
 from study.bench.strategies_report import (
     Found,
     as_csv,
@@ -36,7 +40,9 @@ from study.diagnosis.of_traces import read_traces
 from study.diagnosis.windows import window_of
 from tests.study.commands.test_commands_shown import documented
 from tests.study.support.studies import LIMIT_SECONDS
+from train.spec.accounting.step import sheet
 from train.spec.communication.step import step_messages
+from train.spec.counts import params
 from train.spec.mesh import Axes
 from train.spec.schedule import learning_rate
 
@@ -61,7 +67,7 @@ ROW = Row(
 
 @pytest.fixture(scope="module")
 def asked() -> Asked:
-    return asked_of(TINY, 0, composed)
+    return asked_of([*TINY, f"limit={LIMIT_SECONDS}", f"hang={LIMIT_SECONDS}"], 0, composed)
 
 
 def test_all_strategies_train_the_same_run_on_as_many_ranks(asked: Asked) -> None:
@@ -302,7 +308,105 @@ def test_ranks_that_outlive_another_are_ended(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("STUDY_TRAINER", shlex.join([sys.executable, "-c", code]))
     done = run_ranks(Launch(tmp_path, 2), grace=0.2)
     assert done.failed is not None and (done.failed.rank, done.failed.how) == (1, "exit code 3")
-    assert done.ranks[0].how == "ended from outside"
+    assert done.ranks[0].how == "still hanging after 0.2 s, ended from outside"
+    done = run_ranks(Launch(tmp_path, 2), grace=600, most_seconds=0.5)
+    assert done.ranks[0].how == "still running after 0 s, ended from outside"
+
+
+def test_a_rank_that_hangs_is_told_to_and_the_run_goes_on(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDY_TRAINER", f"{sys.executable} -m tests.study.bench.stand_in_trainer --hangs")
+    patient = Patient(replace(asked, hang=0.3), STRATEGIES["fsdp2"], tmp_path, [1.0] * asked.all_steps)
+    one = killed(patient)
+    assert one.codes == ("still hanging after 0.3 s, ended from outside", "killed by SIGKILL")
+    assert one.seconds is not None and one.seconds >= 0.3
+    assert one.afterwards.endswith("trains to step 8")
+
+
+def test_a_failure_has_its_time_and_no_more(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import time; time.sleep(600)"
+    monkeypatch.setenv("STUDY_TRAINER", shlex.join([sys.executable, "-c", code]))
+    short, said = replace(asked, limit=1.0), list[str]()
+    found = list(failures(Patient(short, STRATEGIES["fsdp2"], tmp_path, []), say=said.append))
+    assert [one.planted for one in found] == [None] * 3 and len(said) == 3
+    why = "not planted: rank 0: still running after 1 s, ended from outside: it said nothing"
+    assert [one.happened for one in found] == [why, why, "not planted: there is no checkpoint"]
+    assert said[0] == f"fsdp2: {KILLED}, at most 1 s"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_is_left_of_a_row_is_for_the_next_start(asked: Asked, tmp_path: Path) -> None:
+    patient = Patient(replace(asked, limit=0.5), STRATEGIES["fsdp2"], tmp_path, [])
+    assert patient.restart(1) == ("not started again: the limit of 0.5 s was over", 0)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_failures_that_are_known_are_not_caused_again(asked: Asked, tmp_path: Path) -> None:
+    losses = [5.0 - step / 100 for step in range(1, asked.all_steps + 1)]
+    patient = Patient(asked, STRATEGIES["fsdp2"], tmp_path, losses)
+    (one,) = failures(patient, {KILLED, MEMORY})
+    assert one.failure == DAMAGED
+    assert one.planted == "a byte of step-000000010/__1_0.distcp changed", "the run is first trained to where it was"
+    assert (one.lost, one.change) == (2, 0)
+
+
+def test_failures_are_caused_in_a_small_model() -> None:
+    words = ["model=1b", "precision=bf16", "compile.blocks=true", "batch.tokens=131072", "optim.lr=0.01"]
+    large = asked_of([*words, "limit=30"], 2, composed)
+    small = large.patient()
+    assert (small.base.model.width, small.base.model.layers, small.base.compile.blocks) == (1024, 4, False)
+    assert (small.base.precision, small.base.optim, small.all_steps) == (
+        large.base.precision,
+        large.base.optim,
+        large.all_steps,
+    )
+    assert small.limit == 30 and small.base.budget.tokens == small.all_steps * small.batch < large.batch
+    states = 16 * params(small.base.model, small.base.data.vocab_size).total
+    assert all(sheet(small.config(one), small.axes(one), "cuda").peak.total > 200 << 20 for one in STRATEGIES.values())
+    assert states < 1 << 30
+    tiny = asked_of(TINY, 0, composed)
+    assert tiny.patient() is tiny
+
+
+def test_a_killed_command_goes_on_where_it_was(tmp_path: Path) -> None:
+    trainer = f"{sys.executable} -m tests.study.bench.stand_in_trainer"
+    words = [*TINY, "strategies=fsdp2", "failures=yes", "backend=gloo", f"out={tmp_path}", f"limit={LIMIT_SECONDS}"]
+    command = [sys.executable, "-m", "tests.study.bench.measured_at_once", *words]
+    environment = {**os.environ, "STUDY_TRAINER": trainer, "MEASURED": json.dumps(asdict(ROW))}
+    path = tmp_path / "strategies.json"
+
+    def seen() -> list[dict[str, Any]]:
+        with contextlib.suppress(OSError):
+            found: list[dict[str, Any]] = json.loads(path.read_text())["failures"]
+            return found
+        return []
+
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + LIMIT_SECONDS
+        while not seen() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        process.kill()
+    (first, *_), known = seen(), len(seen())
+    assert first["failure"] == KILLED and first["planted"].startswith("SIGKILL") and known < 3
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    assert "fsdp2: known from a command that did not end" in done.stderr
+    assert f"failures: {3 - known}, at most" in done.stderr and f"fsdp2: {KILLED}" not in done.stderr
+    assert [one["failure"] for one in seen()] == [KILLED, MEMORY, DAMAGED] and seen()[0] == first
+    assert not json.loads(path.read_text())["interrupted"]
+
+
+@pytest.mark.slow
+def test_real_ranks_are_killed_and_start_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["strategies=fsdp2", "backend=gloo", *TINY, "failures=yes", f"limit={LIMIT_SECONDS}", f"out={tmp_path}"]
+    assert main(["bench", "strategies", *words, "--json"]) == 0
+    told = capsys.readouterr()
+    killed_, memory, torn = json.loads(told.out)["failures"]
+    assert killed_["planted"].startswith("SIGKILL to rank 1 after step") and killed_["codes"][1] == "killed by SIGKILL"
+    assert "trains to step 8" in killed_["afterwards"] and killed_["change"] == 0
+    assert memory["planted"] is None or memory["planted"].startswith("RLIMIT_AS")
+    assert "is incomplete" in torn["afterwards"] and torn["lost"] == 2 and torn["change"] == 0
+    assert "failures: 3, at most" in told.err
 
 
 def test_ctrl_c_keeps_what_there_is(
