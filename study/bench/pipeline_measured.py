@@ -50,8 +50,12 @@ class Measured:
 def size_of(backend: str, width: int | None, layers: int | None, length: int | None) -> Size:
     """Return what is trained: as given, else what suits the device (pipeline_ranks)."""
     usual = pipeline_ranks.ON_GPUS if backend == "nccl" else pipeline_ranks.ON_CPU
-    given = {"width": width, "layers": layers, "length": length}
-    size = replace(usual, **{name: value for name, value in given.items() if value is not None})
+    size = replace(
+        usual,
+        width=usual.width if width is None else width,
+        layers=usual.layers if layers is None else layers,
+        length=usual.length if length is None else length,
+    )
     if size.width % size.head:
         raise ValueError(f"width={size.width} is not allowed: a multiple of {size.head}, the width of a head")
     return size
@@ -94,7 +98,7 @@ def measure(asked: Asked, backend: str, size: Size, out: Path) -> Measured:
     about = about_of(asked, backend, size)
     names = [_name(*pair) for pair in every]
     found = [one for one in earlier(out, about) if (one.schedule, one.micro_batches) in names]
-    without = {(one.schedule, one.micro_batches) for one in (*left, *found)}
+    without = {(one.schedule, one.micro_batches) for one in left} | {(one.schedule, one.micro_batches) for one in found}
     due = [pair for pair in every if _name(*pair) not in without]
     for one in left:
         _log(f"{one.schedule}, {one.micro_batches} micro-batches: left out: {one.why}")

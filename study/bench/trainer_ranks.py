@@ -103,8 +103,9 @@ def run_ranks(
                     at[rank] = time.monotonic()
                     limit = min(limit, at[rank] + grace) if process.poll() else limit
             if time.monotonic() > limit:
-                failed = any(processes[rank].returncode for rank in at)
-                why = f"still hanging after {grace:g} s" if failed else f"still running after {most_seconds:.0f} s"
+                bad = [at[rank] for rank in at if processes[rank].returncode]
+                waited = time.monotonic() - min(bad, default=began)
+                why = f"still {'hanging' if bad else 'running'} after {waited:.1f} s"
                 killed |= dict.fromkeys(processes.keys() - at.keys(), f"{why}, ended from outside")
                 kill(processes)
             time.sleep(poll)

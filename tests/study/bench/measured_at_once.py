@@ -10,6 +10,7 @@ import os
 import sys
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from study.__main__ import main
 from study.bench import strategies
@@ -22,5 +23,5 @@ def measured(asked: Any, strategy: Any, root: Any, out: Any, say: Any) -> Row:
 
 
 if __name__ == "__main__":
-    strategies.measure = measured
-    sys.exit(main(["bench", "strategies", *sys.argv[1:]]))
+    with mock.patch.object(strategies, "measure", measured):
+        sys.exit(main(["bench", "strategies", *sys.argv[1:]]))

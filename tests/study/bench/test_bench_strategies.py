@@ -308,9 +308,10 @@ def test_ranks_that_outlive_another_are_ended(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("STUDY_TRAINER", shlex.join([sys.executable, "-c", code]))
     done = run_ranks(Launch(tmp_path, 2), grace=0.2)
     assert done.failed is not None and (done.failed.rank, done.failed.how) == (1, "exit code 3")
-    assert done.ranks[0].how == "still hanging after 0.2 s, ended from outside"
+    assert re.fullmatch(r"still hanging after [\d.]+ s, ended from outside", done.ranks[0].how)
+    monkeypatch.setenv("STUDY_TRAINER", shlex.join([sys.executable, "-c", "import time; time.sleep(600)"]))
     done = run_ranks(Launch(tmp_path, 2), grace=600, most_seconds=0.5)
-    assert done.ranks[0].how == "still running after 0 s, ended from outside"
+    assert all(re.fullmatch(r"still running after [\d.]+ s, ended from outside", rank.how) for rank in done.ranks)
 
 
 def test_a_rank_that_hangs_is_told_to_and_the_run_goes_on(
@@ -319,7 +320,8 @@ def test_a_rank_that_hangs_is_told_to_and_the_run_goes_on(
     monkeypatch.setenv("STUDY_TRAINER", f"{sys.executable} -m tests.study.bench.stand_in_trainer --hangs")
     patient = Patient(replace(asked, hang=0.3), STRATEGIES["fsdp2"], tmp_path, [1.0] * asked.all_steps)
     one = killed(patient)
-    assert one.codes == ("still hanging after 0.3 s, ended from outside", "killed by SIGKILL")
+    assert re.fullmatch(r"still hanging after [\d.]+ s, ended from outside", one.codes[0])
+    assert one.codes[1] == "killed by SIGKILL"
     assert one.seconds is not None and one.seconds >= 0.3
     assert one.afterwards.endswith("trains to step 8")
 
@@ -330,8 +332,9 @@ def test_a_failure_has_its_time_and_no_more(asked: Asked, tmp_path: Path, monkey
     short, said = replace(asked, limit=1.0), list[str]()
     found = list(failures(Patient(short, STRATEGIES["fsdp2"], tmp_path, []), say=said.append))
     assert [one.planted for one in found] == [None] * 3 and len(said) == 3
-    why = "not planted: rank 0: still running after 1 s, ended from outside: it said nothing"
-    assert [one.happened for one in found] == [why, why, "not planted: there is no checkpoint"]
+    why = r"not planted: rank \d: still running after [\d.]+ s, ended from outside: it said nothing"
+    assert all(re.fullmatch(why, one.happened) for one in found[:2]), found
+    assert found[2].happened == "not planted: there is no checkpoint"
     assert said[0] == f"fsdp2: {KILLED}, at most 1 s"
 
 
