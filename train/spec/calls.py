@@ -46,7 +46,7 @@ def whole(least: int = 0) -> Check:
 
     def check(name: str, value: Any) -> None:
         if not _is_number(value) or value != int(value) or value < least:
-            raise ValueError(f"{name}={value!r}: a whole number, {least} or more is needed")
+            raise ValueError(f"{name}={_shown(value)}: a whole number, {least} or more is needed")
 
     return check
 
@@ -55,25 +55,25 @@ def resamples(name: str, value: Any) -> None:
     """Check a number of resamples: none, or enough for the ends of an interval."""
     whole()(name, value)
     if 0 < value < FEWEST_RESAMPLES:
-        raise ValueError(f"{name}={value!r}: 0 for no interval, or at least {FEWEST_RESAMPLES}")
+        raise ValueError(f"{name}={_shown(value)}: 0 for no interval, or at least {FEWEST_RESAMPLES}")
 
 
 def positive(name: str, value: Any) -> None:
     """Check a positive number."""
     if not _is_number(value) or value <= 0:
-        raise ValueError(f"{name}={value!r}: a positive number is needed")
+        raise ValueError(f"{name}={_shown(value)}: a positive number is needed")
 
 
 def not_negative(name: str, value: Any) -> None:
     """Check a number that is 0 or positive."""
     if not _is_number(value) or value < 0:
-        raise ValueError(f"{name}={value!r}: a number, 0 or more is needed")
+        raise ValueError(f"{name}={_shown(value)}: a number, 0 or more is needed")
 
 
 def share(name: str, value: Any) -> None:
     """Check a number between 0 and 1."""
     if not _is_number(value) or not 0 < value < 1:
-        raise ValueError(f"{name}={value!r}: a number between 0 and 1 is needed, such as 0.05")
+        raise ValueError(f"{name}={_shown(value)}: a number between 0 and 1 is needed, such as 0.05")
 
 
 def text(name: str, value: Any) -> None:
@@ -158,6 +158,11 @@ def _why(function: str, signature: inspect.Signature, given: Sequence[Any], name
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "none"
+
+
+def _shown(value: object) -> str:
+    """Return a value as it is quoted: a number without digits that say nothing, anything else cut short."""
+    return f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
 
 
 def _is_number(value: object) -> bool:

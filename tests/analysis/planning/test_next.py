@@ -131,7 +131,7 @@ def test_the_command_writes_what_study_sweep_runs(tmp_path: Path, capsys: pytest
     [
         (3, [], "at least 4 runs of 2 sizes"),
         (20, ["budget=1"], "no candidate fits"),
-        (20, ["count=0"], "count=0: the most runs to propose, 1 or more"),
+        (20, ["count=0"], "count=0: a whole number, 1 or more is needed"),
         (20, ["columns=params:params,tokens:tokens,flops:flops,loss:same"], "every row has the same loss, 2.5"),
         (20, ["form=kaplan"], "form=kaplan is not allowed: one of chinchilla"),
     ],
