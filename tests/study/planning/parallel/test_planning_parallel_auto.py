@@ -10,8 +10,13 @@ import pytest
 from study.config.schema import ClusterConfig, StudyConfig
 from study.executors.base import AnySite
 from study.planning import sizing
-from study.planning.parallel.answer import answer, settings
+from study.planning.parallel import auto, profiles
+from study.planning.parallel.answer import answer, needed, settings
 from study.planning.parallel.auto import Choice, Chooser, with_ranks
+from study.planning.parallel.question import Question, about
+from study.planning.parallel.room import Room
+from study.planning.parallel.search import least_memory
+from study.planning.parallel.space import smallest, space
 from study.records.points import to_point
 from tests.study.planning.parallel.questions import CPU, config, question
 from train.spec import mesh
@@ -118,3 +123,42 @@ def test_processes_without_gpus_are_laid_out_by_a_profile_of_them() -> None:
         asked = study(cluster=cluster)
         cuda = replace(asked, runtime=replace(asked.runtime, device="cuda"))
         Chooser().choose(resolve(cuda.run()), cuda, ())
+
+
+def test_gpus_are_doubled_until_a_layout_fits_to_the_byte() -> None:
+    profile = profiles.profile("h200_x8_400g")
+    given = {"parallel.pp": "", "precision.name": ""}
+    run = resolve(study().run())
+    least = []
+    for gpus in (1, 2):
+        one = about(run, profile, gpus, 10**12, given)
+        found = least_memory(smallest(space(one).candidates), Room(one).memory, needed)
+        assert found is not None
+        least.append(found[1])
+    assert least[1] < least[0]
+    for memory, fits in ((least[0], 1), (least[0] - 1, 2), (least[1], 2)):
+        assert next(auto._fitting(run, profile, memory, given)).gpus == fits
+
+
+def test_gpus_that_a_profile_does_not_join_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def refused(run: Any, profile: Any, gpus: int, memory: int, given: Any) -> Question:
+        tried.append(gpus)
+        raise ValueError(f"gpus={gpus}")
+
+    monkeypatch.setattr(auto, "about", refused)
+    assert list(auto._fitting(resolve(study().run()), profiles.profile("h200_x4"), 1, {})) == []
+    assert tried == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+
+
+def test_the_winner_is_told_from_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Question] = []
+
+    def noted(one: Question, timed: Any) -> Any:
+        asked.append(one)
+        return answer(one, timed)
+
+    monkeypatch.setattr(auto, "answer", noted)
+    assert chosen("parallel.tp=1", "parallel.cp=1").ranks == 8
+    assert [one.top for one in asked] == [2]

@@ -88,3 +88,29 @@ def test_what_is_slower_at_best_is_not_priced() -> None:
     found = search(known.candidates, known.bounds, Prices(known.needed, known.timed), 5, 1)
     assert known.priced == [0]
     assert (found.too_large, found.slower, found.priced) == (1, 2, 1)
+
+
+def test_a_bound_may_be_above_the_time_in_its_last_digits() -> None:
+    known = figures([(1, 5, 1.0), (1, 3, 1.0 + 5e-10)])
+    found = search(known.candidates, known.bounds, Prices(known.needed, known.timed), 3 + 2, 1)
+    assert [one.order for one in found.best] == [(1.0, 3, 1)], "it is as fast, and smaller"
+    edge = 1.0 * (1 - 1e-9)
+    known = Figures([edge, 1.0], [5, 3], [1.0, 1.0])
+    found = search(known.candidates, known.bounds, Prices(known.needed, known.timed), 5, 1)
+    assert known.priced == [0, 1] and found.best[0].candidate.number == 0, "a bound of just as much is priced"
+
+
+def test_memory_counts_to_the_byte() -> None:
+    known = figures([(1, 6, 1.0), (2, 5, 1.0), (3, 7, 0.5)])
+    found = search(known.candidates, known.bounds, Prices(known.needed, known.timed), 5, 3)
+    assert ([one.candidate.number for one in found.best], found.too_large, found.priced) == ([1], 2, 1)
+
+
+def test_the_first_of_those_that_need_as_little_is_taken() -> None:
+    known = figures([(1, 4, 1.0), (1, 4, 0.5), (1, 4, 0.2)])
+    found = least_memory(known.candidates, known.least_memory, known.needed)
+    assert found is not None and (found[0].number, found[1]) == (2, 4), "the one of the least bound"
+    assert least_memory(known.candidates, known.least_memory, known.needed, 0) is None, "every bound is above"
+    none = Figures([1.0, 1.0], [1, 1], [0.0, 0.0])
+    found = least_memory(none.candidates, none.least_memory, none.needed, 1)
+    assert found is not None and found[0].number == 0

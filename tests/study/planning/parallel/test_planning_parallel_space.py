@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,11 +18,22 @@ from study.planning.parallel.links import fullest
 from study.planning.parallel.question import ask
 from study.planning.parallel.room import Room, least_states
 from study.planning.parallel.search import least_memory
-from study.planning.parallel.space import TOO_MANY, UNEVEN, Candidate, Space, meshes, smallest, space
+from study.planning.parallel.space import (
+    STAGES,
+    TOO_MANY,
+    UNEVEN,
+    Candidate,
+    Space,
+    _schedules,
+    meshes,
+    smallest,
+    space,
+)
 from study.planning.parallel.words import command
 from tests.study.planning.parallel.questions import CPU, MODEL, config, question
 from train.spec import mesh
 from train.spec.communication.cluster import write_profile
+from train.spec.config import CompileConfig
 from train.spec.mesh import Axes
 from train.spec.step_time import step_time
 
@@ -183,3 +195,36 @@ def test_weights_that_are_not_cut_have_no_stages() -> None:
     copies = [one for one in space(question()).candidates if one.axes == Axes(dp_replicate=8)]
     assert {one.config.parallel.zero for one in copies} == {3}
     assert {mesh.strategy(one.config.parallel, one.axes) for one in copies} == {"ddp"}
+
+
+def test_a_layout_is_compiled_or_not_but_is_no_two_candidates() -> None:
+    found = space(question("gpus=2", "precision=bf16")).candidates
+    kinds = [(replace(one.config, compile=CompileConfig()), one.axes, one.sequences) for one in found]
+    assert len({repr(kind) for kind in kinds}) == len(kinds)
+    assert {one.config.compile.blocks for one in found} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("given", "fixed", "interleaved"),
+    [
+        ({}, (), [2, 4]),
+        ({"pp": 2, "pp_layers": (1, 1, 2, 2, 1, 1)}, (), [3]),
+        ({"pp": 1, "pp_layers": (4, 4)}, (), [2, 4]),
+        ({"pp": 2, "pp_stages": 3}, ("parallel.pp_stages",), [3]),
+        ({"pp": 2, "pp_stages": 3}, (), [2, 4]),
+        ({"pp": 2, "pp_stages": None}, ("parallel.pp_stages",), [2, 4]),
+    ],
+)
+def test_stages_of_a_rank(given: dict[str, Any], fixed: tuple[str, ...], interleaved: list[int]) -> None:
+    asked = question("gpus=2")
+    parallel = replace(asked.config.parallel, **given)
+    asked = replace(asked, config=replace(asked.config, parallel=parallel), fixed=frozenset(fixed))
+    found = list(_schedules(asked))
+    counts = [count for name, count in found if name == "interleaved"]
+    assert counts == interleaved and all(type(count) is int for count in counts)
+    assert [count for name, count in found if name in ("1f1b", "gpipe")] == [1, 1]
+    assert [count for name, count in found if name == "zbv"] == [2]
+    assert STAGES == (2, 4)
+    one = replace(asked, config=replace(asked.config, parallel=replace(parallel, pp_schedule="1f1b")),
+                  fixed=frozenset({*fixed, "parallel.pp_schedule"}))  # fmt: skip
+    assert list(_schedules(one)) == [("1f1b", 1)]
