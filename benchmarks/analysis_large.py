@@ -51,11 +51,15 @@ def runs(count: int) -> pd.DataFrame:
 
 
 def curves(count: int) -> pd.DataFrame:
-    """Return `count` checkpoints, 100 a run, of runs of as many sizes; runs share an error."""
+    """Return `count` checkpoints, 100 a run, of runs of as many sizes and 20 to 400 tokens per parameter.
+
+    Checkpoints of a run share an error. Runs of one ratio alone would leave N and D apart to none.
+    """
     generator = np.random.default_rng(0)
     many = max(count // CHECKPOINTS, 1)
     params = np.repeat(np.exp(generator.uniform(np.log(1e7), np.log(1e10), many)), CHECKPOINTS)
-    tokens = params * np.tile(np.geomspace(2, 400, CHECKPOINTS), many)
+    last = np.repeat(np.exp(generator.uniform(np.log(20), np.log(400), many)), CHECKPOINTS)
+    tokens = params * last * np.tile(np.geomspace(0.005, 1, CHECKPOINTS), many)
     noise = np.repeat(0.004 * generator.normal(size=many), CHECKPOINTS) + 0.0005 * generator.normal(size=len(params))
     name = np.repeat([f"run{i}" for i in range(many)], CHECKPOINTS)
     table = {
