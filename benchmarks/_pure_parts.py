@@ -15,7 +15,7 @@ OPTIM = (
     "tests/train/optim/test_optim_steps.py",
     "tests/train/spec/test_spec_recipe.py",
 )
-PACKING = tuple(f"tests/train/data/test_data_{name}.py" for name in ("packing", "dataset", "loss_mask"))
+PACKING = tuple(f"tests/train/data/test_data_{name}.py" for name in ("packing", "dataset", "loss_mask", "by_hand"))
 ANALYSIS = (*(str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/analysis").rglob("test_exact_*.py"))),
             *(f"tests/analysis/{name}.py" for name in (
     "approaches/test_approaches", "approaches/test_curves", "approaches/test_settings", "approaches/test_surface",
@@ -68,11 +68,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "train/data/best_fit.py": PACKING,
     "train/data/packing.py": PACKING,
     "train/data/rows.py": PACKING,
-    "train/data/mixture.py": ("tests/train/data/test_data_mixture.py",),
-    "train/data/shuffle.py": ("tests/train/data/test_data_shuffle.py", "tests/train/data/test_data_mixture.py"),
-    "train/precision/history.py": ("tests/train/precision/test_precision_history.py",),
-    "train/precision/loss_scaler.py": ("tests/train/precision/test_precision_loss_scaler.py",),
-    "train/precision/stochastic_rounding.py": ("tests/train/precision/test_precision_stochastic_rounding.py",),
+    "train/data/mixture.py": ("tests/train/data/test_data_mixture.py", "tests/train/data/test_data_by_hand.py"),
+    "train/data/shuffle.py": tuple(f"tests/train/data/test_data_{name}.py" for name in (
+        "shuffle", "mixture", "by_hand",
+    )),
+    **{f"train/precision/{name}.py": (
+        f"tests/train/precision/test_precision_{name}.py", "tests/train/precision/test_precision_by_hand.py",
+    ) for name in ("history", "loss_scaler", "stochastic_rounding")},
     "train/metrics/file.py": ("tests/train/metrics/test_metrics_file.py",),
     **{f"train/health/{name}.py": HEALTH for name in (
         "layer_statistics", "loss_spikes", "monitor", "nonfinite", "repeat_step", "replica_hashes", "shard_names",
