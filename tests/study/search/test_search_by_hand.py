@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from study.search import outlook
+from study.search import outlook, retry
 from study.search.outlook import Course, Outlook, course, ever_better
 from study.search.usage import DeviceTime
 from sweeps.history import Event, Reported, Started, Unit
@@ -187,3 +187,24 @@ def test_a_search_whose_trials_all_broke_says_so() -> None:
     assert "with a finite loss: 1 came there and diverged: narrow the ranges" in said
     done = SimpleNamespace(at=8, value=1.0, values={8: 1.0}, failed=False, flops_per_token=10.0)
     assert outlook.nothing_finished(over(trials={0: done})) == ""
+
+
+def test_a_unit_begins_untimed_while_anything_is_left() -> None:
+    assert DeviceTime(0.5 / 3600, 1, 1000).affordable(0, 1.0)
+    assert not DeviceTime(0.0, 1, 1000).affordable(0, 1.0)
+    found = DeviceTime(1.0, 1, 1000)
+    found.end(0, 0, 0.5, {"how": "reached", "seconds": 2.0})
+    assert found.seconds_per_flop == 4.0, "however few FLOPs"
+
+
+@pytest.mark.parametrize(
+    ("record", "kind"),
+    [
+        ({"kind": "code_error", "silent": True, "why": "killed"}, "code_error"),
+        ({"silent": True, "why": "killed"}, "killed"),
+        ({"kind": "killed"}, "killed"),
+    ],
+)
+def test_the_kind_of_an_end_comes_before_what_earlier_versions_wrote(record: dict[str, Any], kind: str) -> None:
+    found = retry.end_of({**record, "claim": 3, "time": 7.5, "saved": 40}, "key")
+    assert found is not None and (found.kind, found.key, found.time, found.saved) == (kind, "key", 7.5, 40)
