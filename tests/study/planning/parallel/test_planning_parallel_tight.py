@@ -206,3 +206,8 @@ def test_two_formats_are_two_times() -> None:
         one = laid_out(asked, 64, {}, precision=PrecisionConfig(name=form), compile=COMPILED)
         exact = step_time(one.config, one.axes, asked.profile).seconds
         assert pace.seconds(one) == pytest.approx(exact, rel=0.01), form
+
+
+@pytest.mark.parametrize(("share", "count"), [(5, 6), (6, 6), (64, 64)])
+def test_an_interleaved_pipeline_is_filled_up(share: int, count: int) -> None:
+    assert _count(candidate(share, 1, pp=2, pp_schedule="interleaved", pp_stages=2)) == count
