@@ -130,9 +130,11 @@ def test_where_the_mirror_has_none_of_them_the_script_fails(mirror: Mirror) -> N
 def test_an_error_that_is_no_missing_file_is_shown_and_ends_the_script(mirror: Mirror) -> None:
     mirror.add("1.9-1")
     _, archive = mirror.add("1.10-1")
-    archive.write_bytes(b"x" * archive.stat().st_size)
+    size = archive.stat().st_size
+    fillers = (f"{number}".ljust(size, "x").encode() for number in range(10_000))
+    archive.write_bytes(next(one for one in fillers if "404" in hashlib.sha256(one).hexdigest()))
     done = mirror.collect("tool")
-    assert done.returncode == 1
+    assert done.returncode == 1, "the hash that apt tells has 404 in it, and no file is missing"
     assert "Hash Sum mismatch" in done.stderr
     assert not (mirror.corpus / "tool").exists()
 

@@ -30,7 +30,7 @@ versions() { # of a package in the index, newest first; a version without an epo
 download() { # PACKAGE VERSION: its archives into a folder of their own; false where the mirror does not have them
   rm -rf "${apt:?}/$1" && mkdir "$apt/$1"
   (cd "$apt/$1" && apt-get "${options[@]}" source --download-only "$1=$2") 2> "$apt/error" && return
-  grep -Eqi '404|not found' "$apt/error" && return 1
+  grep -Eqi '404 +not found|file not found' "$apt/error" && return 1 # a hash may have a 404 in it
   cat "$apt/error" >&2 # no network, no room: an older version would fare no better
   exit 1
 }

@@ -175,7 +175,7 @@ def test_fixed_and_tied_constants_stay_so() -> None:
     [
         ({"form": "chinchila"}, "form='chinchila' is not known"),
         ({"loss": "cauchy"}, "huber, student_t, l1, squared"),
-        ({"delta": -1.0}, "delta=-1.0"),
+        ({"delta": -1.0}, "delta=-1: a positive number"),
         ({"fix": {"gamma": 1.0}}, "has no such constant; it has E, A, B, alpha, beta"),
         ({"fix": {"E": -1.0}}, "is positive"),
         ({"tie": {"alpha": "A"}}, "an exponent cannot be tied to a coefficient"),
