@@ -175,10 +175,7 @@ def _half_lives(given: Mapping[str, float], unique: float | None) -> Repeats:
 
     if given and unique is None:
         raise ValueError("repeats= says how repeated tokens wear out: give unique_tokens=, the number of distinct ones")
-    for name, value in given.items():
-        if name not in ("R_D", "R_N") or not value > 0:
-            raise ValueError(f"repeats={name}:{value:g}: the constants are R_D and R_N, both above 0")
-    return Repeats(given.get("R_D", Repeats.tokens), given.get("R_N", Repeats.params))
+    return Repeats.given(given)
 
 
 def act(options: Mapping[str, Any]) -> int:

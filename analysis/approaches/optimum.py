@@ -8,6 +8,7 @@ parameters, tokens, FLOPs; losses as the runs have them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,17 @@ class Repeats:
 
     tokens: float | Array = 15.387756
     params: float | Array = 5.309743
+
+    @classmethod
+    def given(cls, constants: Mapping[str, float]) -> Repeats:
+        """Return R_D and R_N as given, else as published; ValueError for other names and what is not positive."""
+        unknown = set(constants) - {"R_D", "R_N"}
+        if unknown:
+            raise ValueError(f"repeats={','.join(sorted(unknown))}: the constants are R_D and R_N")
+        for name, value in constants.items():
+            if not value > 0:
+                raise ValueError(f"repeats={name}:{value:g}: a positive number is needed, R_D and R_N are above 0")
+        return cls(constants.get("R_D", cls.tokens), constants.get("R_N", cls.params))
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,16 @@ class Asked:
     vocabulary: int = 50_000
 
     def __post_init__(self) -> None:
-        unknown = set(self.repeats) - {"R_D", "R_N"}
-        if unknown:
-            raise ValueError(f"repeats={','.join(sorted(unknown))}: the constants are R_D and R_N")
         given = {
             f"{name}=": getattr(self, name) for name in ("budget", "overtrain", "inference_tokens", "unique_tokens")
         }
-        for key, value in (given | {f"repeats={name}:": value for name, value in self.repeats.items()}).items():
+        for key, value in given.items():
             if value is not None and value <= 0:
                 raise ValueError(f"{key}{value:g}: a positive number is needed")
+        if self.repeats:
+            from analysis.approaches.optimum import Repeats
+
+            Repeats.given(self.repeats)
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _limited(
 ) -> Option:
     from analysis.approaches import optimum
 
-    half = optimum.Repeats(given.get("R_D", optimum.Repeats.tokens), given.get("R_N", optimum.Repeats.params))
+    half = optimum.Repeats.given(given)
     found = optimum.limited_data(basis.law, basis.price, budget, basis.sizes, unique=unique, repeats=half)
     notes = []
     if not given and basis.form != "repeats":

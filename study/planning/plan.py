@@ -96,7 +96,8 @@ def _shared(overrides: Sequence[Sequence[str]]) -> frozenset[str]:
 
 def _news(shared: frozenset[str], first: Point, folder: StudyFolder) -> frozenset[str]:
     """Return the overrides that all new points share and a point already in the study has not: another seed, say."""
-    single = {o: value for o in shared if not isinstance(value := _value(first.raw, o), Mapping)}
+    new = first.raw
+    single = {o: value for o in shared if not isinstance(value := _value(new, o), Mapping)}
     if not single or not folder.points.is_file():
         return frozenset()
     earlier = [point.raw for point in load_points(folder).values()]
