@@ -36,6 +36,7 @@ from train.metrics.deferred import Late
 from train.metrics.profiler import Profiler, memory_told
 from train.metrics.recorder import Recorder, Stamp
 from train.metrics.timers import UNTIMED, Clock
+from train.metrics.validation import past_lowest
 from train.optim.optimizer import set_lr
 from train.parallel.grad_norm import clip_factor, total_norm
 from train.parallel.parallelize import Fill
@@ -299,7 +300,7 @@ class Trainer:
             found = evaluate(self.model, self.data.validation, self.config.eval.by_position, self._asked_to_stop)
         if found is None:
             self._interrupted()
-        self.state.validation_loss, self.state.evaluated = found.loss, self.state.tokens
+        self.state.validated(found.loss)
         self.recorder.validation(self.state, found)
         if not math.isfinite(found.loss):
             self._finish("diverged")
@@ -338,9 +339,12 @@ class Trainer:
         if self.world.writes:
             try:
                 self.recorder.sync()
+                if remark := past_lowest(self.state, self.data.loader.epochs()) if state == "completed" else "":
+                    self.recorder.say(remark)
                 outcome.write(
                     self.folder, self.config, self.state, state, health=self.monitor.counts(), device=self.device,
-                    bytes_per_token=self.data.validation.bytes_per_token, world_size=self.world.size,
+                    bytes_per_token=self.data.validation.bytes_per_token, epochs=self.data.loader.epochs(),
+                    world_size=self.world.size,
                 )  # fmt: skip
             except OSError as error:
                 raise SaveError(f"{self.folder}: {error}") from error

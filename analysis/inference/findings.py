@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from analysis.inference.inferred_law import InferredLaw
 MANY_EPOCHS, VERY_MANY_EPOCHS = 4.0, 16.0
 WARMUP_SHARE = 0.1
+PAST_LOWEST = 5e-3
+"""A last loss further above the lowest than this share is a finding: validations differ by less on their own."""
 EDGE = 1.01
 FEWEST_COUNTED = 2e4
 """A largest model, or a longest run, below this is hardly a count; in millions, public sweeps stay below it."""
@@ -145,11 +147,10 @@ def _flops(extra: Mapping[str, Array]) -> list[Check]:
 
 
 def _epochs(extra: Mapping[str, Array]) -> list[Check]:
-    unique, tokens = extra.get("unique_tokens"), extra.get("tokens")
-    if unique is None or tokens is None:
+    epochs = epochs_of(extra)
+    if epochs is None:
         return []
-    epochs = tokens / unique
-    worst = float(np.nanmax(epochs)) if np.isfinite(epochs).any() else 0.0
+    worst = float(np.nanmax(epochs))
     if worst <= MANY_EPOCHS * 1.001:
         return []
     many = int((epochs > MANY_EPOCHS * 1.001).sum())
@@ -159,6 +160,33 @@ def _epochs(extra: Mapping[str, Array]) -> list[Check]:
     )
     advice = "beyond 4 epochs repeats are worth less, beyond 16 almost nothing: check the fit without these runs"
     return [finding("very_many_epochs" if strongly else "many_epochs", text, advice)]
+
+
+def epochs_of(extra: Mapping[str, Array]) -> Array | None:
+    """Return how often each run (n,) read its text, NaN where unknown; None where it is of none."""
+    epochs = extra.get("epochs")
+    if {"unique_tokens", "tokens"} <= set(extra):
+        counted = extra["tokens"] / extra["unique_tokens"]
+        epochs = counted if epochs is None else np.where(np.isfinite(counted), counted, epochs)
+    return None if epochs is None or not np.isfinite(epochs).any() else epochs
+
+
+def _past_lowest(extra: Mapping[str, Array]) -> list[Check]:
+    """Return runs whose last validation loss lies above an earlier one: they learn their training text by heart."""
+    if not {"loss", "lowest_loss"} <= set(extra):
+        return []
+    above = extra["loss"] / extra["lowest_loss"] - 1.0
+    late = above > PAST_LOWEST
+    if not late.any():
+        return []
+    text = f"{numbers.counted(int(late.sum()), 'run')} ended above the lowest validation loss, "
+    text += f"{numbers.percent(float(above[late].max()))} at most"
+    epochs = epochs_of(extra)
+    if epochs is not None and np.isfinite(epochs[late]).any():
+        least, most = (f"{end(epochs[late]):.3g}" for end in (np.nanmin, np.nanmax))
+        text += f", after {most if least == most else f'{least} to {most}'} epochs"
+    advice = "they overfit, which no law of N and D describes: leave them out, or train with more text or fewer tokens"
+    return [finding("past_lowest", text, advice)]
 
 
 def _warmup(extra: Mapping[str, Array]) -> list[Check]:
@@ -245,5 +273,5 @@ OF_A_LAW: tuple[Callable[[InferredLaw], list[Check]], ...] = (
     _optimizer, _freedom, *resample_findings.OF_RESAMPLES, _few_models, _unidentified, _lack_of_fit,
 )  # fmt: skip
 OF_COLUMNS: tuple[Callable[[Mapping[str, Array]], list[Check]], ...] = (
-    _units, _flops, _epochs, _warmup, _learning_rates,
+    _units, _flops, _epochs, _past_lowest, _warmup, _learning_rates,
 )  # fmt: skip

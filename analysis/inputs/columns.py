@@ -12,10 +12,10 @@ PARAMS_KINDS = ("matmul", "total", "non_embedding")
 LOSS_UNIT = "nats per token"
 COLUMNS = (
     "key", "study", "state", "run", "size_group", "params", "params_kind", "params_matmul", "params_total",
-    "params_non_embedding", "tokens", "unique_tokens", "flops", "flop_rule", "flops_budget", "loss", "loss_unit",
-    "bits_per_byte", "seed", "width", "layers", "lr", "batch_tokens", "warmup_tokens", "sequence_length", "tokenizer",
-    "fingerprint", "validation", "flops_per_second", "schedule", "schedule_complete", "used", "drop_code",
-    "drop_reason",
+    "params_non_embedding", "tokens", "unique_tokens", "epochs", "flops", "flop_rule", "flops_budget", "loss",
+    "loss_unit", "lowest_loss", "bits_per_byte", "seed", "width", "layers", "lr", "batch_tokens", "warmup_tokens",
+    "sequence_length", "tokenizer", "fingerprint", "validation", "flops_per_second", "schedule", "schedule_complete",
+    "used", "drop_code", "drop_reason",
 )  # fmt: skip
 REQUIRED = ("params", "tokens", "flops", "loss")
 BITS_PER_BYTE = "bits per byte"
@@ -34,8 +34,8 @@ ONE_KIND = {
 }
 COMPARABLE_IN_BITS = ("tokenizer", "fingerprint", "validation")
 EXTRA = (
-    "unique_tokens", "seed", "width", "layers", "lr", "batch_tokens", "warmup_tokens", "sequence_length",
-    "bits_per_byte", "flops_per_second",
+    "unique_tokens", "epochs", "lowest_loss", "seed", "width", "layers", "lr", "batch_tokens", "warmup_tokens",
+    "sequence_length", "bits_per_byte", "flops_per_second",
 )  # fmt: skip
 """Number columns of ours that laws may read besides params, tokens, flops and loss."""
 TEXT = (

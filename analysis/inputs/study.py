@@ -190,12 +190,13 @@ def _record(
     model, data = config["model"], config["data"]
     reached = outcome or {}
     counts, losses = reached.get("params") or {}, reached.get("loss") or {}
+    loss = losses.get(f"validation_{unit.replace(' ', '_')}")
     return {
         "key": key, "study": study, "state": state, "params": counts.get(kind), "params_kind": kind,
         **{f"params_{name}": counts.get(name) for name in PARAMS_KINDS},
         "tokens": reached.get("tokens"), "flops": reached.get("flops"), "flop_rule": reached.get("flop_rule") or "",
         "flops_budget": config["budget"].get("flops"),
-        "loss": losses.get(f"validation_{unit.replace(' ', '_')}"), "loss_unit": unit,
+        "epochs": reached.get("epochs"), "loss": loss, "loss_unit": unit, "lowest_loss": _lowest(losses, loss),
         "warmup_tokens": None, "bits_per_byte": losses.get("validation_bits_per_byte"), "seed": config.get("seed"),
         "width": model.get("width"), "layers": model.get("layers"), "lr": config["optim"].get("lr"),
         "batch_tokens": config["batch"].get("tokens"), "sequence_length": data.get("sequence_length"),
@@ -203,6 +204,12 @@ def _record(
         "flops_per_second": _speed(reached),
         "schedule": config["schedule"].get("name"), "schedule_complete": bool(reached.get("schedule_complete")),
     }  # fmt: skip
+
+
+def _lowest(losses: Mapping[str, Any], loss: float | None) -> float | None:
+    """Return a run's lowest validation loss in the unit of its last one, `loss`."""
+    lowest, last = losses.get("lowest_validation_nats_per_token"), losses.get("validation_nats_per_token")
+    return None if not (lowest and last and loss) else float(loss) * float(lowest) / float(last)
 
 
 def _speed(outcome: Mapping[str, Any]) -> float | None:

@@ -49,6 +49,7 @@ FINDINGS: Mapping[str, Finding] = {
     "not_isoflop": Finding("no budget has three runs", "note"),
     "many_epochs": Finding("tokens are repeated more than 4 times"),
     "very_many_epochs": Finding("tokens are repeated more than 16 times"),
+    "past_lowest": Finding("runs ended above their lowest validation loss: they overfit"),
     "long_warmup": Finding("runs warm up for more than 10 % of their tokens"),
     "lr_not_tuned": Finding("all sizes train at the same learning rate", of_sweep=True),
     "swept_settings": Finding("all runs of a sweep of rates or batches are fitted", in_plan=True, of_sweep=True),

@@ -90,6 +90,10 @@ class DataLoader:
         batch = self._cut(rows.each(torch.from_numpy).padded(self._shares.most(count)))
         return batch.each(lambda tensor: tensor.contiguous().pin_memory()) if self._pinned else batch
 
+    def epochs(self) -> float | None:
+        """Return how often the training text has been read (TrainingData.epochs); None for rows without sources."""
+        return self._rows.epochs(self._state.sequences) if isinstance(self._rows, TrainingData) else None
+
     def state_dict(self) -> dict[str, dict[str, int]]:
         """Return where each source of the training rows stands; empty for rows that have no sources."""
         return self._rows.state(self._state.sequences) if isinstance(self._rows, TrainingData) else {}

@@ -119,6 +119,11 @@ class TrainingData:
         counts = [rows] if self._mixture is None else self._mixture.consumed(rows).tolist()
         return dict(zip(self.names, counts, strict=True))
 
+    def epochs(self, rows: int) -> float:
+        """Return how often the source that is read most is read in the first `rows` rows."""
+        counts = self.consumed(rows).values()
+        return max(count / source.rows.windows for source, count in zip(self.sources, counts, strict=True))
+
     def state(self, rows: int) -> dict[str, dict[str, int]]:
         """Return where each source stands after `rows` rows: rows read, whole epochs, and rows into the next one."""
         return {

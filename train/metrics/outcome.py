@@ -27,12 +27,14 @@ def write(
     *,
     health: Mapping[str, int],
     bytes_per_token: float,
+    epochs: float | None = None,
     device: torch.device,
     world_size: int,
 ) -> None:
     """Write the outcome of a run, in one rename, that ended `completed` or `diverged` (then without losses).
 
     health: counts of what happened on the way (train.health.monitor). bytes_per_token: of the validation set.
+    epochs: how often the training text was read.
     """
     counts = params(config.model, config.data.vocab_size)
     per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
@@ -46,6 +48,7 @@ def write(
         "flops": per_token * reached.tokens,
         "flops_own": per_token * (reached.tokens - reached.inherited),
         "flop_rule": FLOP_RULE,
+        "epochs": None if epochs is None else round(epochs, 4),
         "params": {
             "total": counts.total,
             "embedding": counts.embedding,
@@ -57,6 +60,8 @@ def write(
             "validation_nats_per_token": validation,
             "validation_bits_per_byte": bits,
             "train_nats_per_token": reached.train_loss if state == "completed" else None,
+            "lowest_validation_nats_per_token": reached.lowest_loss if state == "completed" else None,
+            "lowest_validation_tokens": reached.lowest_at if state == "completed" else None,
         },
         "health": dict(health),
         "schedule_complete": state == "completed" and reached.tokens == config.budget.tokens,

@@ -209,6 +209,44 @@ def test_epochs(epochs: Any, code: str, words: str) -> None:
     assert findings._epochs({"unique_tokens": D}) == []
 
 
+def test_epochs_of_a_column_count_where_distinct_tokens_are_not_known() -> None:
+    of: Any = findings.epochs_of
+    assert of({"tokens": D}) is None
+    assert of({"epochs": np.full(3, np.nan)}) is None
+    np.testing.assert_array_equal(of({"epochs": np.array([1.0, np.nan, 9.0])}), [1.0, np.nan, 9.0])
+    both = {"tokens": D, "unique_tokens": D / np.array([2.0, np.nan, np.nan]), "epochs": np.array([7.0, 8.0, np.nan])}
+    np.testing.assert_allclose(of(both), [2.0, 8.0, np.nan])
+    (check,) = findings._epochs({"epochs": np.array([1.0, 8.54, np.nan])})
+    assert check.message == "1 run repeat their tokens more than 4 times, up to 8.54 epochs"
+
+
+@pytest.mark.parametrize(
+    ("above", "epochs", "words"),
+    [
+        ([1.0, 1.0049, np.nan], None, ""),
+        ([1.0, 1.0366, np.nan], None, "1 run ended above the lowest validation loss, 3.7 % at most"),
+        (
+            [1.0, 1.0366, 1.1],
+            [1.0, 8.54, np.nan],
+            "2 runs ended above the lowest validation loss, 10 % at most, after 8.54 epochs",
+        ),
+        (
+            [1.0, 1.0366, 1.1],
+            [1.0, 8.54, 20.0],
+            "2 runs ended above the lowest validation loss, 10 % at most, after 8.54 to 20 epochs",
+        ),
+        ([1.0, 1.02, 1.0], [9.0, np.nan, 9.0], "1 run ended above the lowest validation loss, 2.0 % at most"),
+    ],
+)
+def test_runs_that_end_above_their_lowest_loss(above: Any, epochs: Any, words: str) -> None:
+    columns = {"loss": 2.0 * np.array(above), "lowest_loss": np.full(3, 2.0)}
+    columns |= {} if epochs is None else {"epochs": np.array(epochs)}
+    found = findings._past_lowest(columns)
+    assert codes(found) == ["past_lowest"] * bool(words)
+    assert not found or found[0].message == words
+    assert findings._past_lowest({"loss": np.full(3, 2.0)}) == []
+
+
 def test_warm_up() -> None:
     def found(*shares: float) -> Any:
         return findings._warmup({"tokens": D, "warmup_tokens": D * np.array(shares)})
