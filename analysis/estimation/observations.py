@@ -14,6 +14,8 @@ from analysis.laws.base import Form
 SIZES = ("params", "params_active", "params_non_embedding")
 OTHERS = ("params", "tokens", "flops", "unique_tokens", "lr", "batch_tokens", "warmup_tokens", "setting_group",
           "loss")  # fmt: skip
+HISTORY = ("epochs", "lowest_loss")
+"""What findings read of a run's course; runs that differ in it alone are repeats."""
 
 
 def table(runs: Any) -> Any:
@@ -61,7 +63,7 @@ def read(runs: Any, form: Form) -> Rows:
     if isinstance(runs, Rows):
         return runs
     columns = {**dict(zip(form.inputs, found, strict=True)), form.target: target}
-    further = {name: values for name in OTHERS if (values := optional_column(runs, name)) is not None}
+    further = {name: values for name in (*OTHERS, *HISTORY) if (values := optional_column(runs, name)) is not None}
     columns = {**columns, **{name: values for name, values in further.items() if len(values) == len(target)}}
     size = group_column(runs, "size_group")
     if size is None:

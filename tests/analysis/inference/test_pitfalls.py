@@ -119,6 +119,16 @@ def test_repeated_tokens_without_a_law_of_repeats_are_refused() -> None:
     assert codes(findings.columns(by_name(study(unique_tokens=lambda t: t["tokens"] / 20)))) == {"very_many_epochs"}
 
 
+def test_the_course_of_runs_is_told_and_separates_no_repeats() -> None:
+    table = study(
+        epochs=lambda t: 8.5 + 0.0 * t["tokens"], lowest_loss=lambda t: t["loss"] / np.linspace(1.0, 1.04, 20)
+    )
+    found = fit(table)
+    assert {"many_epochs", "past_lowest"} <= codes(found.check())
+    twice = pd.concat([table, table.assign(loss=1.01 * table["loss"], epochs=1.0)])
+    assert "seed_noise" in codes(fit(twice).check()), "rows of one size, tokens and rate are repeats"
+
+
 def test_long_warmup() -> None:
     small = study(warmup_tokens=lambda t: 0.2 * t["tokens"].median())
     assert codes(findings.columns(by_name(small))) == {"long_warmup"}
