@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import study
 from study.config.errors import explain, missing_values
+from study.config.given import without_given
 from study.config.schema import StudyConfig
 from train.spec.from_mapping import read
 
@@ -70,8 +71,10 @@ class Composer:
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """Return the checked config of one override list; ValueError names the key, the value and what is allowed."""
-        plain = self.plain(overrides)
-        return Composed(check(plain), tuple(overrides))
+        config = check(self.plain(overrides))
+        typed = (self._parse(line).key_or_group for line in overrides)
+        cluster = without_given(config.cluster, typed)
+        return Composed(config if cluster is config.cluster else replace(config, cluster=cluster), tuple(overrides))
 
     def plain(self, overrides: Sequence[str]) -> dict[str, Any]:
         """Return what Hydra would compose, resolved, as plain dicts and lists; not yet checked."""

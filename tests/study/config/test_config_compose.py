@@ -145,6 +145,14 @@ def test_a_wrong_config_is_refused(source: HydraSource, overrides: list[str], me
         Composer(source).compose(overrides)
 
 
+def test_a_time_limit_on_the_command_line_stands_where_the_study_would_choose_one(source: HydraSource) -> None:
+    words = ["study=isoflop_gpu", "cluster=slurm", "data.source=/folder"]
+    chosen = Composer(source).compose(words).config.cluster
+    given = Composer(source).compose([*words, "cluster.time_minutes=40"]).config.cluster
+    assert (chosen.auto, given.auto) == (("time", "points_per_job"), ("points_per_job",))
+    assert given.time_minutes == 40
+
+
 def test_a_wrong_key_in_yaml_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'optim\.learning_rte'"):
         check({"optim": {"learning_rte": 1e-3}})
