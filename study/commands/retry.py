@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from collections.abc import Collection, Iterable
 from contextlib import redirect_stdout
 
 from study.commands import add_json, add_selection, add_study, emit
@@ -15,7 +17,7 @@ from study.records import ledger
 from study.records.settings import find_study, load_submission, reference
 from study.status.observer import Observer
 from study.status.selection import parse_states, selected
-from study.status.states import PointState
+from study.status.states import PointState, PointStatus
 from study.text import counted
 from study.watch.follow import follow
 
@@ -64,9 +66,20 @@ def run(options: argparse.Namespace) -> int:
         emit("retry", folder, {"submitted": keys})
         return 0
     if not keys:
-        print(f"{folder.name}: no point is {' or '.join(sorted(states))}")
+        print(f"{folder.name}: no point is {' or '.join(sorted(states))}{_left_out(observer.statuses(), states)}")
         return 0
     if options.wait or not load(cluster.executor).detached:
         return follow(folder, cluster)
     print(f"{folder.name}: {counted(len(keys), 'point')} submitted again.  python -m study watch {reference(folder)}")
     return 0
+
+
+def _left_out(statuses: Iterable[PointStatus], states: Collection[str]) -> str:
+    """Say how many points could be tried again that are in none of these states, and how to select them."""
+    others = sorted(
+        Counter(status.state.value for status in statuses if status.state in RETRIABLE - set(states)).items()
+    )
+    if not others:
+        return ""
+    said = ", ".join(f"{count} {state}" for state, count in others)
+    return f"; of the others, {said}: select them by --state {','.join(state for state, _ in others)}"

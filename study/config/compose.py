@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import study
+from study.config import limits
 from study.config.errors import explain, missing_values
 from study.config.given import without_given
 from study.config.schema import StudyConfig
@@ -72,6 +73,9 @@ class Composer:
     def compose(self, overrides: Sequence[str]) -> Composed:
         """Return the checked config of one override list; ValueError names the key, the value and what is allowed."""
         config = check(self.plain(overrides))
+        if not config.paths.runs:
+            raise ValueError("paths.runs= is empty: name the folder of all studies; paths.runs=. is this one")
+        limits.check(config)
         typed = (self._parse(line).key_or_group for line in overrides)
         cluster = without_given(config.cluster, typed)
         return Composed(config if cluster is config.cluster else replace(config, cluster=cluster), tuple(overrides))

@@ -45,11 +45,19 @@ def missing_values(plain: Mapping[str, Any]) -> str:
     return ""
 
 
-def check_deletions(overrides: Iterable[Override]) -> None:
-    """Raise ValueError for a word that deletes (`~model`, `~optim.lr`): what a config lacks would be the default."""
+def check_nothing_removed(overrides: Iterable[Override]) -> None:
+    """Raise ValueError for a word that deletes (`~model`, `~optim.lr`) or that empties a section (`model=null`).
+
+    What a config lacks would be the default, which is not what such a word says.
+    """
     parts = [part.path for part in sections() if part.path]
     for override in overrides:
         key = override.key_or_group
+        if key in parts and None in _values(override):
+            raise ValueError(
+                f"{key}=null is not allowed: a section cannot be empty; leave the word out, or give a key of it, as "
+                f"{_first_key(key)}=…"
+            )
         if not override.is_delete() or override.is_hydra_override():
             continue
         if key not in (*valid_keys(), *parts):
@@ -58,6 +66,18 @@ def check_deletions(overrides: Iterable[Override]) -> None:
         raise ValueError(
             f"{override.input_line}: nothing can be deleted from a config; leave the word out, or give {instead}"
         )
+
+
+def _values(override: Override) -> list[Any]:
+    """Return the value that an override gives, or all that it lists after -m; nothing of a deletion or a range."""
+    if override.is_delete():
+        return []
+    value = override.value()
+    return list(getattr(value, "list", None) or []) if override.is_sweep_override() else [value]
+
+
+def _first_key(section: str) -> str:
+    return next(part.keys[0].path for part in sections() if part.path == section)
 
 
 def explain(error: ValueError, plain: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from study.config.compose import check, conf_folder
-from study.config.errors import check_deletions, from_hydra
+from study.config.errors import check_nothing_removed, from_hydra
 from study.config.schema import StudyConfig
 
 
@@ -21,7 +21,7 @@ def composed(words: Sequence[str]) -> StudyConfig:
     GlobalHydra.instance().clear()
     try:
         parsed = OverridesParser.create().parse_overrides(list(words))
-        check_deletions(parsed)
+        check_nothing_removed(parsed)
         several = [o.input_line for o in parsed if o.is_sweep_override()]
         if several:
             raise ValueError(f"{several[0]} stands for several values: give one, as this is about one run")

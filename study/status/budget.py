@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from study.config.limits import check_value
 from study.config.schema import StudySection
 from study.executors import query
 from study.executors.base import Runner
@@ -85,8 +86,7 @@ def balances(
     """
     wanted = {unit: limit for unit, name in KEYS.items() if (limit := getattr(limits, name)) is not None}
     for unit, limit in wanted.items():
-        if limit <= 0:
-            raise ValueError(f"study.{KEYS[unit]}={limit:g} is not allowed: above 0, or null for no limit")
+        check_value(f"study.{KEYS[unit]}", limit)
     if not wanted:
         return []
     costs = {one.unit: one for one in cost.measure(folder, *seen, runner)}

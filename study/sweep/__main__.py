@@ -130,10 +130,10 @@ def _check_lists(arguments: Arguments) -> None:
     """Refuse lists without -m, as every Hydra application does; one point is a multirun of one. Refuse deletions."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from study.config.errors import check_deletions
+    from study.config.errors import check_nothing_removed
 
     parsed = OverridesParser.create().parse_overrides(list(arguments.overrides))
-    check_deletions(parsed)
+    check_nothing_removed(parsed)
     for override in parsed:
         if override.is_sweep_override() and not arguments.has("-m", "--multirun"):
             line, key = override.input_line or "", override.key_or_group
@@ -162,11 +162,11 @@ def _show(arguments: Arguments) -> int:
     """Print the composed config as YAML with comments; lists after -m are left out of it."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from study.config.errors import check_deletions
+    from study.config.errors import check_nothing_removed
     from study.sweep.show_config import document
 
     parsed = OverridesParser.create().parse_overrides(list(arguments.overrides))
-    check_deletions(parsed)
+    check_nothing_removed(parsed)
     single = [o.input_line or "" for o in parsed if not o.is_sweep_override()]
     options, package = [], arguments.value("--package", "-p")
     waiting = iter(arguments.options)

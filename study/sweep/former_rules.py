@@ -79,11 +79,18 @@ def carried_on(plain: Mapping[str, Any], lines: Sequence[str]) -> tuple[FormerRu
     """
     named = {line.lstrip("+").partition("=")[0] for line in lines}
     asked = [rule for rule in RULES if rule.name not in named]
-    folder = StudyFolder(Path(plain["paths"]["runs"]).expanduser().absolute() / str(plain["study"]["name"]))
-    if not asked or not folder.points.exists():
+    folder = _folder(plain)
+    if not asked or folder is None or not folder.points.exists():
         return ()
     defaults = load_section(folder, "run_defaults")
     return tuple(rule for rule in asked if rule.began(defaults))
+
+
+def _folder(plain: Mapping[str, Any]) -> StudyFolder | None:
+    """Return the study's folder; None where what is not checked yet names none."""
+    paths, study = plain.get("paths"), plain.get("study")
+    runs, name = (part.get(key) if isinstance(part, dict) else None for part, key in ((paths, "runs"), (study, "name")))
+    return StudyFolder(Path(runs).expanduser().absolute() / str(name)) if isinstance(runs, str) and name else None
 
 
 def in_words(study: str, rule: FormerRule) -> str:

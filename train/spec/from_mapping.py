@@ -76,7 +76,11 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         converted = _scalar(option, value)
         if converted is not None:
             return converted
-    raise ValueError(f"{path}={value!r} is not allowed: it takes {_name(hint)}")
+    quotes = ""
+    if str in options and isinstance(value, int | float):
+        said = str(value).lower() if isinstance(value, bool) else value
+        quotes = f": put it in quotes, as '{path}=\"{said}\"'"
+    raise ValueError(f"{path}={value!r} is not allowed: it takes {_name(hint)}{quotes}")
 
 
 def _scalar(kind: Any, value: Any) -> Any:

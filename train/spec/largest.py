@@ -31,9 +31,16 @@ LARGEST: Mapping[str, int] = {
     "precision.fp8_history": 10**6,
 }
 
+LARGEST_SEED = 9 * 10**12
+"""Of either sign: torch takes 64 bits, and the seed of a rank is `seed` x 1,000,003 and the rank."""
+
 
 def check(config: RunConfig) -> None:
     """Raise ValueError, naming key and value, for a value that is above its largest."""
+    if abs(config.seed) > LARGEST_SEED:
+        raise ValueError(
+            f"seed={shown(config.seed)} is not allowed: a whole number from {-LARGEST_SEED:,} to {LARGEST_SEED:,}"
+        )
     for name, most in LARGEST.items():
         section, _, field = name.partition(".")
         value = getattr(getattr(config, section), field)
@@ -43,6 +50,6 @@ def check(config: RunConfig) -> None:
 
 def shown(value: float) -> str:
     """Return a number as it is said: digits that nobody typed are left out."""
-    if value > 10**15:
+    if abs(value) > 10**15:
         return f"{value:g}"
     return str(int(value) if value == int(value) else value)

@@ -174,6 +174,13 @@ def test_retry_refuses_what_has_nothing_to_try(ended: tuple[StudyFolder, dict[in
     assert (machine.returncode, "did you mean model.width" in json.loads(machine.stdout)["error"]) == (2, True)
 
 
+def test_retry_names_the_states_that_it_would_take_too(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, _ = ended
+    done = study_command("retry", "mixed", "--state", "cancelled", cwd=root(study))
+    words = "mixed: no point is cancelled; of the others, 1 failed: select them by --state failed"
+    assert (done.returncode, done.stdout.strip()) == (0, words)
+
+
 def test_cancel_by_the_values_of_configs(tmp_path: Path) -> None:
     study, narrow = make_study(tmp_path / "runs" / "widths", [1, 2])
     _, wide = make_study(study.path, [1, 2], width=96)

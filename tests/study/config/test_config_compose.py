@@ -138,6 +138,12 @@ def test_hydra_composes_once_per_set_of_groups(source: HydraSource) -> None:
         (["data.source=???"], "data.source has no value yet"),
         (["cluster.partition=''"], "cluster.partition= is empty: give a value, or cluster.partition=null"),
         (["search.budgets=[1e12,much]"], r"search.budgets\[1\]='much'"),
+        (["paths.runs=''"], "paths.runs= is empty: name the folder of all studies"),
+        (["paths.runs=null"], "paths.runs=null is not allowed: it takes text"),
+        (
+            ["study.name=2026"],
+            "study.name=2026 is not allowed: it takes text: put it in quotes, as 'study.name=",
+        ),
     ],
 )
 def test_a_wrong_config_is_refused(source: HydraSource, overrides: list[str], message: str) -> None:

@@ -117,7 +117,17 @@ def test_values_of_every_kind(name: str, value: Any, wanted: Any) -> None:
         ("share", float("inf"), "here.share=inf is not allowed: it takes a finite number"),
         ("share", True, "here.share=True is not allowed: it takes a finite number"),
         ("share", None, "here.share=null is not allowed: it takes a finite number"),
-        ("word", 3, "here.word=3 is not allowed: it takes text or null"),
+        (
+            "word",
+            3,
+            "here.word=3 is not allowed: it takes text or null: put it in quotes, as 'here.word=\"3\"'",
+        ),
+        (
+            "word",
+            True,
+            "here.word=True is not allowed: it takes text or null: put it in quotes, as 'here.word=\"true\"'",
+        ),
+        ("word", [3], "here.word=[3] is not allowed: it takes text or null"),
         ("truth", 1, "here.truth=1 is not allowed: it takes true or false or null"),
         ("truth", "yes", "here.truth='yes' is not allowed: it takes true or false or null"),
         ("numbers", 3, "here.numbers=3 is not allowed: it takes a list in [ ]"),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+import torch
 
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
-from train.spec.largest import LARGEST, check
+from train.spec.largest import LARGEST, LARGEST_SEED, check
 from train.spec.resolve import resolve
 
 
@@ -290,3 +291,13 @@ def test_a_value_above_its_largest_is_refused(key: str, most: int) -> None:
 def test_digits_that_nobody_typed_are_not_said() -> None:
     with pytest.raises(ValueError, match=r"^model\.width=1e\+30 is not allowed: at most 1,048,576$"):
         resolve(one("model.width", 1e30, {}))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_seed_is_as_large_as_torch_takes_it(sign: int) -> None:
+    config = resolve(replace(made({}), seed=sign * LARGEST_SEED))
+    torch.manual_seed(config.seed * 1_000_003 + 10**6)  # as of a rank
+    with pytest.raises(ValueError, match=r"^seed=-?9000000000001 is not allowed: a whole number from -9,0.* to 9,0"):
+        resolve(replace(made({}), seed=sign * (LARGEST_SEED + 1)))
+    with pytest.raises(ValueError, match=r"^seed=-?1e\+23 is not allowed"):
+        resolve(replace(made({}), seed=sign * 10**23))
