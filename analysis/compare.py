@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimation.losses import LOSSES
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "compare", "main", "text"]
 
 
-@calls.answered(loss=calls.one_of(*LOSSES))
+def _of_fit_law() -> Iterator[str]:
+    """Yield the arguments that `compare` passes on to `fit_law`."""
+    from analysis.inference.fit_law import fit_law
+
+    yield from (name for name in inspect.signature(fit_law).parameters if name not in ("runs", "form", "loss"))
+
+
+@calls.answered(_of_fit_law, loss=calls.one_of(*LOSSES), resamples=calls.resamples)
 def compare(
     runs: Runs | Sequence[LawFit], forms: Sequence[str] | str | None = None, *, loss: str = "squared", **given: Any
 ) -> pd.DataFrame:
@@ -37,9 +44,10 @@ def compare(
     forms : sequence of str, optional
         Laws by name, paper or formula (`FORMS` has all); by default those of `python -m analysis.compare`.
     loss : str
-        Loss function on log residuals. With "squared" all laws have the same likelihood.
+        Loss function on log residuals, as in `fit`. With "squared" all laws have the same likelihood.
     **given
-        Further arguments of `fit_law`; `resamples` is 0 unless given.
+        Further arguments of `fit_law`: delta, fix, tie, cluster, interval, resamples (0 unless given), seed,
+        confidence, starts, workers, kinds, plain.
 
     Returns
     -------
@@ -65,19 +73,11 @@ def compare(
         if forms is not None or given:
             raise ValueError("compare takes a list of fits alone, or runs with the names of laws: compare(runs, forms)")
         return of_fits(runs)
-    from analysis.inference.fit_law import fit_law
-
-    known = [name for name in inspect.signature(fit_law).parameters if name not in ("runs", "form", "loss")]
-    for name in given:
-        if name not in known:
-            hint = calls.nearest(name, name, known)
-            raise TypeError(
-                f"there is no argument {name}={hint}; compare() takes runs=, forms=, loss=, {'=, '.join(known)}="
-            )
-    calls.resamples("resamples", given.get("resamples", 0))
     names = law_comparison.DEFAULT.split(",") if forms is None else [forms] if isinstance(forms, str) else forms
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"forms={forms!r:.40}: names of laws are needed, such as forms=['chinchilla', 'kaplan']")
+        raise ValueError(
+            f"forms={calls.shown(forms)}: names of laws are needed, such as forms=['chinchilla', 'kaplan']"
+        )
     return law_comparison.compare(load.tidy(runs), names, loss=loss, **{"resamples": 0, **given})  # type: ignore[arg-type]
 
 

@@ -47,7 +47,7 @@ def _pair(name: str, value: object) -> None:
     for end in two:
         calls.positive(name, end)
     if len(two) != 2 or not two[0] < two[1]:
-        raise ValueError(f"{name}={value!r:.40}: two numbers are needed, the lower one first, such as (2, 200)")
+        raise ValueError(f"{name}={calls.shown(value)}: two numbers are needed, the lower one first, such as (2, 200)")
 
 
 FORMS = ("chinchilla", "chinchilla_tied", "farseer")
@@ -95,8 +95,8 @@ def act(options: Mapping[str, Any]) -> int:
 
 
 @calls.answered(
-    count=calls.whole(1), power=calls.not_negative, form=calls.one_of(*FORMS), simulate=calls.whole(),
-    seed=calls.whole(), ratios=_pair,
+    target=calls.flops, budget=calls.flops, largest=calls.flops, count=calls.whole(1), power=calls.not_negative,
+    form=calls.one_of(*FORMS), simulate=calls.whole(), seed=calls.whole(), ratios=_pair,
 )  # fmt: skip
 def next_runs(
     runs: Runs,
@@ -152,11 +152,10 @@ def next_runs(
     """
     from analysis.planning.next_runs import next_runs as chosen
 
-    given = {"target": target, "budget": budget, "largest": largest}
-    asked = {name: None if value is None else load.positive(name, value) for name, value in given.items()}
     return chosen(
-        load.tidy(runs), **asked, count=count, power=power, form=form, simulate=simulate, seed=seed, ratios=ratios
-    )
+        load.tidy(runs), target=target, budget=budget, largest=largest, count=count, power=power, form=form,
+        simulate=simulate, seed=seed, ratios=ratios,
+    )  # fmt: skip
 
 
 def main(given: Sequence[str] | None = None) -> int:

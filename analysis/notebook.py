@@ -12,7 +12,7 @@ LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -46,17 +46,16 @@ COMMAND_ONLY = ("runs", "out", "report")
 def folder_of(name: str, value: object) -> None:
     """Check a folder for results: that it can be made and written to."""
     if not isinstance(value, (str, Path)) or not str(value):
-        raise ValueError(f"{name}={value!r:.40}: the path of a folder is needed, such as 'reports/mine'")
+        raise ValueError(f"{name}={calls.shown(value)}: the path of a folder is needed, such as 'reports/mine'")
     files.check_folder(name, Path(value))
 
 
-def axes(name: str, value: object) -> None:
-    """Check axes of matplotlib."""
-    if not hasattr(value, "set_xlabel"):
-        raise ValueError(f"{name}={value!r:.40}: axes of matplotlib are needed, or none for new ones")
+def _keys() -> Iterator[str]:
+    """Yield the options of a fit by name."""
+    yield from (key.name for key in KEYS if key.name not in COMMAND_ONLY)
 
 
-@calls.answered()
+@calls.answered(_keys)
 def load(runs: Runs, **options: Any) -> pd.DataFrame:
     """Return runs as a tidy frame: one row per run, including those that no fit uses, with the reason beside them.
 
@@ -64,14 +63,16 @@ def load(runs: Runs, **options: Any) -> pd.DataFrame:
     ----------
     runs : str, Path or DataFrame
         A study's folder ("runs/isoflop"), "mlflow:EXPERIMENT", a file of runs (.csv, .tsv, .parquet, .jsonl), or a
-        frame with the columns of such a file.
+        frame of pandas, polars or Arrow with the columns of such a file.
     **options
         Keys of `python -m analysis.fit` that say how to read: columns, where, params, flop_rule, loss_unit, uri, ...
 
     Raises
     ------
     ValueError
-        There are no such runs, or an option is not known or does not fit them.
+        There are no such runs, or an option does not fit them.
+    TypeError
+        An option is not known.
 
     Examples
     --------
@@ -84,7 +85,7 @@ def load(runs: Runs, **options: Any) -> pd.DataFrame:
     return reading.load_frame({**_asked(options), **reading.source(reading.kept(runs))})
 
 
-@calls.answered(form=calls.text, loss=calls.text, interval=calls.text)
+@calls.answered(_keys, form=calls.text, loss=calls.text, interval=calls.text)
 def fit(
     runs: Runs,
     *,
@@ -112,9 +113,9 @@ def fit(
     approach : str
         "1" (envelope of learning curves), "2" (isoFLOP valleys), "3" (surface), some of them ("2,3"), or "all".
     loss : str
-        Loss function on log residuals.
+        Loss function on log residuals: "huber", "student_t", "l1", "squared", or "linear" (squared plain residuals).
     interval : str
-        Method of the law's intervals.
+        Method of the law's intervals: "bootstrap", "delta", "sandwich" or "profile".
     budget : float, optional
         FLOPs to recommend a run for; by default ten times the largest run's.
     resamples : int
@@ -136,7 +137,9 @@ def fit(
     Raises
     ------
     ValueError
-        There are no such runs, they cannot be fitted, or an option is not known or not allowed.
+        There are no such runs, they cannot be fitted, or an option is not allowed.
+    TypeError
+        An option is not known.
 
     Examples
     --------
@@ -166,9 +169,9 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
     from analysis.text import commandline
 
     known = {key.name: key for key in KEYS if key.name not in COMMAND_ONLY}
-    for name in ("columns", "where"):
+    for name, usual in (("columns", "{'params': 'N'}"), ("where", "{'params': '>1e9'}")):
         if not isinstance(options.get(name, ""), (str, Mapping)):
-            raise ValueError(f"{name}={options[name]!r:.40}: names are needed, such as {name}={{'params': 'N'}}")
+            raise ValueError(f"{name}={calls.shown(options[name])}: names are needed, such as {name}={usual}")
     if not isinstance(options.get("fix", {}), str):
         calls.numbers("fix", options.get("fix") or {})
     for name, value in options.items():
@@ -178,7 +181,7 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
             and key.type_name in ("number", "int", "share")
             and not isinstance(value, (str, Real, type(key.default)))
         ):
-            raise ValueError(f"{name}={value!r:.40}: a number is needed ({key.help})")
+            raise ValueError(f"{name}={calls.shown(value)}: a number is needed ({key.help})")
     read = {name: value for name, value in options.items() if name not in known or isinstance(value, (str, Real))}
     asked = commandline.parse([f"{name}={value}" for name, value in read.items()], tuple(known.values()))
     asked |= {name: value for name, value in options.items() if name not in read}
@@ -281,7 +284,7 @@ class StudyFit:
 
         return with_prediction(self.result, self.frame)
 
-    @calls.answered()
+    @calls.answered(budget=calls.flops)
     def optimum(self, budget: float) -> Optimum:
         """Return the compute-optimal run of a budget, by the approach that the fit's recommendation follows.
 
@@ -308,9 +311,7 @@ class StudyFit:
         >>> fit.optimum(1e21)
         Optimum(1e21 FLOPs: N* 2.82B, D* 59.1B, loss 2.254, by the surface)
         """
-        from analysis.results.load import positive
-
-        flops = positive("budget", budget)
+        flops = float(budget)
         plan, parts = self.recommendation, self._parts
         if parts is None:
             raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: one law is all there is")
@@ -381,27 +382,27 @@ class StudyFit:
 
         return summary(to_json(self.result))
 
-    @calls.answered(ax=axes)
+    @calls.answered(ax=calls.axes)
     def plot_isoflop(self, ax: Axes | None = None) -> Axes:
         """Draw loss against parameters at equal compute: runs, law, parabolas and their minima; return the axes."""
         return self.plot("valleys", "valleys", ax)
 
-    @calls.answered(quantity=calls.text, ax=axes)
+    @calls.answered(quantity=calls.text, ax=calls.axes)
     def plot_frontier(self, quantity: str = "params", ax: Axes | None = None) -> Axes:
         """Draw optimal "params" or "tokens" against compute, with the law's band; return the axes."""
         return self.plot("frontier", quantity, ax)
 
-    @calls.answered(ax=axes)
+    @calls.answered(ax=calls.axes)
     def plot_loss(self, ax: Axes | None = None) -> Axes:
         """Draw the lowest loss against compute; return the axes."""
         return self.plot("loss", "loss", ax)
 
-    @calls.answered(against=calls.text, ax=axes)
+    @calls.answered(against=calls.text, ax=calls.axes)
     def plot_residuals(self, against: str = "flops", ax: Axes | None = None) -> Axes:
         """Draw residuals against "params", "tokens" or "flops", coloured by budget; return the axes."""
         return self.plot("law", against, ax)
 
-    @calls.answered(panel=calls.text, ax=axes)
+    @calls.answered(panel=calls.text, ax=calls.axes)
     def plot(self, figure: str = "valleys", panel: str = "", ax: Axes | None = None) -> Axes:
         """Draw one panel of a figure of the report on `ax`, or on new axes; return the axes.
 
@@ -418,7 +419,9 @@ class StudyFit:
         panels = {one.name: one for one in found.panels}
         name = panel or found.panels[0].name
         if name not in panels:
-            raise ValueError(f"{name!r} is no panel of {figure}; use one of {', '.join(panels)}")
+            raise ValueError(
+                f"{name!r} is no panel of {figure}; use {'one of ' * (len(panels) > 1)}{', '.join(panels)}"
+            )
         return panels[name].draw(ax if ax is not None else new_axes(panels[name].height))
 
     @calls.answered(folder=folder_of)

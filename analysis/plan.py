@@ -61,7 +61,7 @@ KEYS = (
     Key("repeats", "R_D:..,R_N:.. half-lives of repeated data (default 15.4 and 5.31, Muennighoff et al. 2023)", {},
         commandline.constants),
     Key("vocabulary", "vocabulary size, for the shapes", Asked.vocabulary, commandline.whole),
-    Key("resamples", "bootstrap resamples", 1000, commandline.whole),
+    Key("resamples", "bootstrap resamples; 0: no intervals", 1000, commandline.resamples),
     Key("seed", "seed of the resamples", 0, commandline.whole),
     Key("out", "folder for plan.json (default: none is written)"),
 )  # fmt: skip
@@ -70,7 +70,7 @@ CHOSEN = ("overtrain", "inference_tokens", "unique_tokens", "repeats", "vocabula
 
 
 @calls.answered(
-    form=calls.text, at=calls.numbers, overtrain=calls.positive, inference_tokens=calls.positive,
+    budget=calls.flops, form=calls.text, at=calls.numbers, overtrain=calls.positive, inference_tokens=calls.positive,
     unique_tokens=calls.positive, repeats=calls.numbers, resamples=calls.resamples, seed=calls.whole(),
 )  # fmt: skip
 def plan(
@@ -149,8 +149,7 @@ def plan(
     else:
         frame = load.tidy(runs)
         basis = from_frame(frame, form=name, at=at, resamples=resamples, seed=seed, beside=others, strict=strict)
-    asked = load.positive("budget", budget)
-    return make(basis, Asked(asked, overtrain, inference_tokens, unique_tokens, repeats or {}))
+    return make(basis, Asked(float(budget), overtrain, inference_tokens, unique_tokens, repeats or {}))
 
 
 def act(options: Mapping[str, Any]) -> int:

@@ -39,7 +39,7 @@ class Envelope:
     checks: tuple[Check, ...]
 
 
-@calls.answered(grid=calls.whole(2), resamples=calls.whole(), seed=calls.whole(), confidence=calls.share)
+@calls.answered(grid=calls.whole(2), resamples=calls.resamples, seed=calls.whole(), confidence=calls.share)
 def fit(
     runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, confidence: float = 0.95, hull: bool = False
 ) -> Envelope:

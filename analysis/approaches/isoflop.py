@@ -46,7 +46,7 @@ class _Budget:
     loss: Array
 
 
-@calls.answered(nearest=calls.whole(3))
+@calls.answered(method=calls.one_of(*METHODS), nearest=calls.whole(3))
 def optima(runs: Any, method: str = "parabola", nearest: int | None = None) -> pd.DataFrame:
     """Return the best size of each budget: flops, params_opt, tokens_opt, loss_opt, status, reason, points.
 
@@ -65,8 +65,6 @@ def optima(runs: Any, method: str = "parabola", nearest: int | None = None) -> p
     """
     import pandas as pd
 
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} is not known; use {', '.join(METHODS)}")
     budgets = _budgets(runs)
     rows = []
     for i, budget in enumerate(budgets):
@@ -101,6 +99,7 @@ def exponents(found: Any, y: str = "params_opt", confidence: float = 0.95) -> Po
     return power_laws.regression(reference, x, logs, lambda line: line.conf_int(confidence))
 
 
+@calls.answered(y=calls.text)
 def ols(found: Any, y: str = "params_opt") -> Any:
     """Return the line of `exponents` as statsmodels' results: summary(), get_influence(), outlier_test() and others.
 

@@ -150,7 +150,7 @@ def _moved(runs: pd.DataFrame, window: float, method: str, target: str, here: pd
 
 
 @calls.answered(
-    window=calls.positive, params=calls.text, resamples=calls.whole(), seed=calls.whole(), confidence=calls.share
+    window=calls.positive, params=calls.text, resamples=calls.resamples, seed=calls.whole(), confidence=calls.share
 )
 def laws(
     runs: Any, window: float = 0.01, method: str = "quadratic", *, params: str = "params", resamples: int = 1000,

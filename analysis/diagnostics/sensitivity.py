@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,10 @@ CUTS = (0.25, 0.5, 0.75)
 COUNTS = ("params_total", "params_matmul", "params_non_embedding", "params_no_embed")
 
 
-@calls.answered(resamples=calls.whole(), seed=calls.whole(), delta=calls.positive)
+PASSED_ON = tuple(name for name in inspect.signature(fit_law).parameters if name not in ("runs", "form"))
+
+
+@calls.answered(lambda: PASSED_ON, resamples=calls.resamples, seed=calls.whole(), delta=calls.positive)
 def sensitivity(
     runs: Any,
     form: str | Form = "chinchilla",
@@ -76,7 +80,8 @@ def sensitivity(
             # Too few rows are left for the law: the choice is listed, without a value.
             value, low, high, nobs = np.nan, np.nan, np.nan, len(chosen[law.target])
         except KeyError:
-            raise ValueError(f"quantity={quantity!r} is not one of {law.name}") from None
+            held = (*law.names, *fit.derived.keys())
+            raise ValueError(calls.none_such("quantity", str(quantity), law.name, held)) from None
         rows.append({"choice": choice, "option": option, "value": value, "low": low, "high": high, "nobs": nobs})
     out = pd.DataFrame(rows)
     out.insert(5, "shift", out["value"] - out["value"].iloc[0])

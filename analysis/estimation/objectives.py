@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation.losses import LOSSES
+from train.spec import calls
 
 Array = NDArray[np.float64]
 
@@ -287,7 +288,7 @@ def named(name: str | Loss, delta: float = 1e-3) -> Loss:
     """Return the loss function of this name; ValueError lists the names."""
     if not isinstance(name, str):
         if not hasattr(name, "straight"):
-            raise ValueError(f"loss={name!r:.40} is not known; use one of {', '.join(LOSSES)}")
+            raise ValueError(f"loss={calls.shown(name)} is not known; use one of {', '.join(LOSSES)}")
         return name
     if name not in LOSSES:
         raise ValueError(f"loss={name!r} is not known; use one of {', '.join(LOSSES)}")

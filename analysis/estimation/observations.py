@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.inputs.dataset import SAME_SIZE, Array, Index, Rows, clusters, is_tidy, rows
+from analysis.inputs.dataset import SAME_SIZE, Array, Index, Rows, clusters, is_tidy, of_pandas, rows
 from analysis.laws.base import Form
+from train.spec import calls
 
 SIZES = ("params", "params_active", "params_non_embedding")
 OTHERS = ("params", "tokens", "flops", "unique_tokens", "lr", "batch_tokens", "warmup_tokens", "setting_group",
@@ -26,10 +27,10 @@ def table(runs: Any) -> Any:
     """
     if isinstance(runs, (str, Path)):
         raise ValueError(f"runs={runs} is a name, and a table is needed: analysis.load({str(runs)!r})")
-    held = runs if hasattr(runs, "columns") else getattr(runs, "frame", runs)
+    held = of_pandas(runs) if hasattr(runs, "columns") else getattr(runs, "frame", runs)
     if not isinstance(held, (Rows, Mapping)) and not hasattr(held, "columns"):
         raise ValueError(
-            f"runs={runs!r:.40} is no table: give a data frame or a mapping of columns, such as "
+            f"runs={calls.shown(runs)} is no table: give a data frame or a mapping of columns, such as "
             "{'params': [1e9], 'tokens': [2e10]}"
         )
     if is_tidy(held):
@@ -110,7 +111,8 @@ def _positive(values: Array, name: str) -> Array:
     bad = ~(np.isfinite(values) & (values > 0))
     if bad.any():
         first = np.atleast_1d(values)[np.atleast_1d(bad)][0]
-        raise ValueError(f"column {name!r}: {int(bad.sum())} values are not positive numbers, the first is {first}")
+        rows = f" ({int(bad.sum())} of {bad.size} values)" if bad.size > 1 else ""
+        raise ValueError(f"column {name!r}: positive numbers are needed, not {first:g}{rows}")
     return values
 
 

@@ -14,6 +14,7 @@ from analysis.inference import covariance, resampling
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
+from train.spec import calls
 
 CHOICES = ("default", "sizes", "runs", "rows", "residuals", "delta", "sandwich")
 
@@ -127,7 +128,7 @@ def _quantity(form: Form, constants: Array, name: str) -> Array:
         return constants[:, form.names.index(name)]
     derived = form.derived(constants)
     if name not in derived:
-        raise ValueError(f"quantity={name!r} is not one of {form.name}: {', '.join((*form.names, *derived))}")
+        raise ValueError(calls.none_such("quantity", name, form.name, (*form.names, *derived)))
     return derived[name]
 
 

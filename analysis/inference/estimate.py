@@ -195,9 +195,7 @@ class Estimate:
     def profile(self, name: str, alpha: float | None = None) -> Profile:
         """Return the profile likelihood of a constant or of a (or b): values, deviance, where it rejects."""
         if name not in self.names:
-            hint = calls.nearest("name", name, self.names)
-            held = ", ".join(self.names)
-            raise ValueError(f"name={name!r}: {self.form.name} has no such constant{hint}; it has {held}")
+            raise ValueError(calls.none_such("name", name, self.form.name, self.names))
         own = 1.0 - self.confidence
         level = own if alpha is None else alpha
         if level != own:

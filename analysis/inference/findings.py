@@ -32,7 +32,7 @@ FEWEST_COUNTED = 2e4
 
 def findings(fit: InferredLaw, runs: Any = None) -> tuple[Check, ...]:
     """Return findings about a fit: convergence, freedom, clusters, identification, misfit, and what its rows hold."""
-    data = fit.data if runs is None else observations.read(runs, fit.form)
+    data = fit.data if runs is None else observations.read(observations.table(runs), fit.form)
     return (*(check for find in OF_A_LAW for check in find(fit)), *columns(data.columns))
 
 

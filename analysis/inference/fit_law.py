@@ -36,7 +36,7 @@ from train.spec import calls
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """How the intervals of a fit are made; ValueError where that makes no sense.
+    """How the intervals of a fit are made.
 
     `interval` is the method of `conf_int` and `bse`, one of `intervals.METHODS`; without resamples it is "delta".
     `cluster` is what the bootstrap draws, one of `schemes.SCHEMES`; "auto" chooses as `resampling.choose` says. No
@@ -49,15 +49,6 @@ class Uncertainty:
     seed: int
     confidence: float
     workers: int
-
-    def __post_init__(self) -> None:
-        if self.interval not in METHODS:
-            *others, last = METHODS
-            raise ValueError(f"interval={self.interval!r} is not known; use {', '.join(others)} or {last}")
-        if not 0.0 < self.confidence < 1.0:
-            raise ValueError(f"confidence={self.confidence}: a number between 0 and 1 is needed, such as 0.95")
-        if self.resamples < 0:
-            raise ValueError(f"resamples={self.resamples}: a whole number, 0 or more is needed")
 
     def plan(self, data: Rows, form: Form) -> resampling.Plan:
         """Return what is resampled of these rows; ValueError where they do not hold it."""
@@ -76,12 +67,16 @@ class Uncertainty:
 
 
 @calls.answered(
-    resamples=calls.whole(),
+    resamples=calls.resamples,
     seed=calls.whole(),
     workers=calls.whole(),
     starts=calls.whole(1),
     delta=calls.positive,
     fix=calls.numbers,
+    tie=calls.texts,
+    kinds=calls.texts,
+    interval=calls.one_of(*METHODS),
+    confidence=calls.share,
 )
 def fit_law(
     runs: Any,

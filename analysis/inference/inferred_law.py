@@ -35,6 +35,7 @@ class InferredLaw(Estimate):
         """How intervals are made, in words."""
         return METHODS[self.interval].text(self.plan)
 
+    @calls.answered(method=calls.one_of(*METHODS))
     def cov_params(self, method: str | None = None) -> pd.DataFrame:
         """Return the covariance of the constants; of the resamples, "delta" or "sandwich" (profile: as delta)."""
         import pandas as pd
@@ -52,7 +53,7 @@ class InferredLaw(Estimate):
         unknown = {n: np.nan for n in self.form.names if n not in held and not self.identified[n].identified}
         return pd.Series(spread | held | unknown, dtype=float)
 
-    @calls.answered()
+    @calls.answered(alpha=calls.share, method=calls.one_of(*METHODS))
     def conf_int(self, alpha: float | None = None, method: str | None = None) -> pd.DataFrame:
         """Return intervals of constants and derived quantities, columns 0 (lower) and 1 (upper).
 
@@ -63,8 +64,6 @@ class InferredLaw(Estimate):
         import pandas as pd
 
         level = 1.0 - self.confidence if alpha is None else alpha
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"alpha={alpha}: a number between 0 and 1 is needed, such as 0.05")
         chosen = self._method(method)
         self.follow_profiles()
         rows = {name: self._interval(name, level, chosen) for name in self.names}
@@ -84,6 +83,7 @@ class InferredLaw(Estimate):
         """
         return self.prediction(self.places(runs, columns))
 
+    @calls.answered(how=calls.one_of("aic", "worst"))
     def prediction(self, runs: Any, forms: Sequence[Estimate] = (), how: str = "aic") -> Prediction:
         """Return the prediction at runs; with other fits of the same rows in `forms` it holds the form's uncertainty.
 
@@ -95,8 +95,6 @@ class InferredLaw(Estimate):
 
     def _method(self, method: str | None) -> str:
         chosen = self.interval if method is None else method
-        if chosen not in METHODS:
-            raise ValueError(f"method={chosen!r} is not known; use one of {', '.join(METHODS)}")
         if chosen == "bootstrap" and not len(self.thetas):
             raise ValueError("method='bootstrap': the fit was made with resamples=0; fit again with resamples=1000")
         return chosen

@@ -33,6 +33,7 @@ class LawFit(InferredLaw):
         """Return the summary for a notebook."""
         return self.summary().as_html()
 
+    @calls.answered()
     def check(self, runs: Any = None) -> tuple[Check, ...]:
         """Return findings about the fit, each with a code and advice; `runs` may hold columns beyond the form's."""
         from analysis.inference.findings import findings
@@ -75,21 +76,22 @@ class LawFit(InferredLaw):
 
         return record(self, self.block())
 
-    @calls.answered()
+    @calls.answered(against=calls.text, ax=calls.axes)
     def plot_residuals(self, against: str = "params", ax: Any = None) -> Any:
         """Draw residuals against an input; return the axes."""
         return _figures().residuals(self, against, ax)
 
-    @calls.answered()
+    @calls.answered(name=calls.text, ax=calls.axes)
     def plot_profile(self, name: str, ax: Any = None) -> Any:
         """Draw the profile of a constant; return the axes."""
         return _figures().profile(self, name, ax)
 
+    @calls.answered(ax=calls.axes)
     def plot_fit(self, ax: Any = None) -> Any:
         """Draw observed over fitted; return the axes."""
         return _figures().observed(self, ax)
 
-    @calls.answered()
+    @calls.answered(x=calls.text, y=calls.text, ax=calls.axes)
     def plot_draws(self, x: str, y: str, ax: Any = None) -> Any:
         """Draw the resamples of two quantities; return the axes."""
         return _figures().draws(self, x, y, ax)

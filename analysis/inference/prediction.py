@@ -12,6 +12,7 @@ from analysis.inference import covariance, error_draws, resampling
 from analysis.inference.akaike import behind, weights
 from analysis.inference.refusals import refuse_far
 from analysis.inputs.dataset import Array
+from analysis.text import numbers
 from train.spec import calls
 
 if TYPE_CHECKING:
@@ -21,17 +22,36 @@ if TYPE_CHECKING:
 
 ACCEPTED = 10.0
 """A form whose AICc is worse than the best one's by more than this takes no part in the worst case."""
+SHOWN = 3
+"""Rows of a prediction that its line shows."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    """The target at n rows: `mean` (n,), draws of the mean and of an observation (R, n), and the forms' shares."""
+    """The target at n rows: `mean` (n,), draws of the mean and of an observation (R, n), and the forms' shares.
+
+    `summary_frame()` has the intervals.
+    """
 
     mean: Array
     mean_draws: tuple[Array, ...]
     obs_draws: tuple[Array, ...]
     weights: dict[str, float]
     confidence: float
+
+    def __repr__(self) -> str:
+        """Return the first rows with the intervals of their means in a line."""
+        frame = self.summary_frame().head(SHOWN)
+        rows = [
+            f"{numbers.number(mean, 4)} ({numbers.interval((low, high), lambda end: numbers.number(end, 4))})"
+            for mean, low, high in zip(frame["mean"], frame["mean_ci_lower"], frame["mean_ci_upper"], strict=True)
+        ]
+        more = ", ..." if len(self.mean) > SHOWN else ""
+        return f"Prediction({', '.join(rows)}{more}; {numbers.percent(self.confidence)} intervals of the mean)"
+
+    def _repr_html_(self) -> str:
+        """Return `summary_frame()` for a notebook."""
+        return str(self.summary_frame().to_html())
 
     @calls.answered(alpha=calls.share)
     def summary_frame(self, alpha: float | None = None) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from analysis.estimation.constraints import Constraint, joined, solved
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
 from analysis.inputs.dataset import Array, Index
+from analysis.text import numbers
 from analysis.values.blocks import Identified
 
 REACH = 14.0
@@ -20,7 +21,7 @@ REACH = 14.0
 STEPS = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """The deviance 2 (llf - llf at the value), at least 0, over `values` of `name`, rising; `cut` is where it rejects.
 
@@ -36,6 +37,12 @@ class Profile:
     high: float
     closed_low: bool
     closed_high: bool
+
+    def __repr__(self) -> str:
+        """Return what the profile is of and its ends in one line; `values` and `deviance` hold the curve."""
+        low = numbers.number(self.low) if self.closed_low else "no lower end"
+        high = numbers.number(self.high) if self.closed_high else "no upper end"
+        return f"Profile({self.name}: {low} to {high}; {numbers.counted(len(self.values), 'value')})"
 
     @property
     def identified(self) -> Identified:

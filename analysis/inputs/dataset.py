@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +152,12 @@ def clusters(values: Array, tolerance: float) -> Index:
             number, first = number + 1, logs[i]
         out[i], before = number, logs[i]
     return out
+
+
+def of_pandas(table: Any) -> Any:
+    """Return pandas' frame of one of polars or Arrow, and anything else as it is."""
+    convert = getattr(table, "to_pandas", None)
+    return convert() if callable(convert) and hasattr(table, "columns") else table
 
 
 def is_tidy(table: object) -> bool:

@@ -40,15 +40,8 @@ GONE = {
 
 
 def named(form: str | Form) -> Form:
-    """Return the form that a person wrote (see `resolve`), or the form itself; ValueError lists the names."""
-    if not isinstance(form, str):
-        return form
-    if (known := _known(form.strip().lower())) is not None:
-        return FORMS[known]
-    if form not in FORMS:
-        why = f" ({GONE[form]})" if form in GONE else ""
-        raise ValueError(f"form={form!r} is not known{why}; use one of {', '.join(FORMS)}, or give a Form")
-    return FORMS[form]
+    """Return the form that a person wrote (see `resolve`), or the form itself."""
+    return FORMS[resolve(form)] if isinstance(form, str) else form
 
 
 ALIASES = {
@@ -68,7 +61,7 @@ CURVES = "multi_power"
 
 
 def resolve(text: str, curves: bool = False, key: str = "form") -> str:
-    """Return the name in FORMS of what a person wrote; ValueError names the laws.
+    """Return the name in FORMS of what a person wrote; ValueError names the nearest, or says where all are.
 
     With `curves`, the law of learning curves is a law too. `key` is the argument that errors name.
 
@@ -85,8 +78,10 @@ def resolve(text: str, curves: bool = False, key: str = "form") -> str:
     if plain in GONE:
         raise ValueError(f"{key}={text} is not known: {GONE[plain]}")
     near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.7)
-    hint = f"; did you mean {key}={ALIASES.get(near[0], near[0])}?" if near else "."
-    raise ValueError(f"{key}={text} is not known{hint} Laws by name: {', '.join(FORMS)}; a formula is read too")
+    hint = f"; did you mean {key}={ALIASES.get(near[0], near[0])}?" if near else ""
+    raise ValueError(
+        f"{key}={text} is not known{hint}; python -m analysis.compare forms=list prints all laws; a formula is read too"
+    )
 
 
 def _known(plain: str) -> str | None:

@@ -23,7 +23,7 @@ KEYS = (
     Key("forms", "laws by name, separated by commas; list prints them all", DEFAULT),
     Key("loss", "loss function on log residuals; squared: a likelihood that all laws share; linear: on plain ones",
         "squared", choices=tuple(LOSSES)),
-    Key("resamples", "bootstrap resamples of each law", 0, commandline.whole),
+    Key("resamples", "bootstrap resamples of each law", 0, commandline.resamples),
     Key("seed", "seed of the resamples", 0, commandline.whole),
     Key("out", "folder for compare.json (default: none is written)"),
 )  # fmt: skip

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.text import commandline
 from analysis.text.commandline import Key
+from train.spec import calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,8 +115,8 @@ def source(runs: Any) -> dict[str, Any]:
 
     if not isinstance(runs, pd.DataFrame):
         raise ValueError(
-            f"runs={runs!r:.40} is neither a name nor a data frame: give runs/STUDY, mlflow:NAME, a file, or a frame "
-            "with the columns params, tokens, flops and loss"
+            f"runs={calls.shown(runs)} is neither a name nor a data frame: give runs/STUDY, mlflow:NAME, a file, or a "
+            "frame with the columns params, tokens, flops and loss"
         )
     return {"runs": TABLE, "table": runs}
 
@@ -136,18 +135,13 @@ def tidy(runs: Runs) -> pd.DataFrame:
 
 
 def kept(runs: Any) -> Any:
-    """Return the frame of a fit's runs where a fit is given, else what is given."""
+    """Return the frame of a fit's runs where a fit is given, and pandas' of a frame of polars or Arrow; else `runs`."""
     import pandas as pd
 
+    from analysis.inputs.dataset import of_pandas
+
     frame = getattr(runs, "frame", None)
-    return frame if isinstance(frame, pd.DataFrame) else runs
-
-
-def positive(name: str, value: object) -> float:
-    """Return a number of FLOPs; ValueError names what is none."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0.0 < float(value) < math.inf:
-        raise ValueError(f"{name}={value!r}: a positive number of FLOPs is needed, such as 1e22")
-    return float(value)
+    return frame if isinstance(frame, pd.DataFrame) else of_pandas(runs)
 
 
 def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFrame:

@@ -337,7 +337,7 @@ class Runs:
     largest_flops: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Fit(Block):
     """Everything that `fit.json` holds."""
 
@@ -360,6 +360,11 @@ class Fit(Block):
     sensitivity: tuple[Choice, ...] = ()
     record: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
+
+    def __repr__(self) -> str:
+        """Return study, runs and law in one line: the fields would fill screens."""
+        law = self.form if self.status == "ok" else self.reason
+        return f"Fit({self.study}: {self.runs.used} of {self.runs.total} runs, {self.status}: {law})"
 
 
 def save(fit: Fit, path: Path) -> None:

@@ -107,7 +107,7 @@ def test_help_of_a_fit_is_that_of_the_function() -> None:
 def test_numbers_are_held_to_the_same_limits_as_on_a_command_line() -> None:
     with pytest.raises(ValueError, match=r"resamples=5: 0 for no interval, or at least 20"):
         sa.fit(RUNS, resamples=5)
-    with pytest.raises(ValueError, match=r"there is no key 'resample'; did you mean resamples=\?"):
+    with pytest.raises(TypeError, match=r"there is no argument resample=; did you mean resamples=\?; fit\(\) takes"):
         sa.fit(RUNS, resample=5)
 
 
@@ -115,6 +115,15 @@ def test_a_fit_says_in_a_line_what_it_is(fit: sa.StudyFit) -> None:
     assert repr(fit) == "StudyFit(example-runs: 25 of 25 runs, L(N, D) = 1.80 + 527/N^0.356 + 1910/D^0.365)"
     assert repr(fit.law) == "LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)"
     assert len(repr(fit.optimum(1e22))) < 160
+    assert repr(fit.result) == "Fit(example-runs: 25 of 25 runs, ok: E + A/N^alpha + B/D^beta)"
+    one, many = fit.law.get_prediction(params=1e9, tokens=2e10), fit.law.get_prediction(params=[1e9] * 9, tokens=2e10)
+    low, high = one.summary_frame()[["mean_ci_lower", "mean_ci_upper"]].iloc[0]
+    assert repr(one) == f"Prediction(2.464 ({low:.3f} to {high:.3f}); 95 % intervals of the mean)"
+    assert repr(many).count("2.464 (") == 3 and "), ...; 95 %" in repr(many)
+    assert one._repr_html_().count("mean_ci_lower") == 1
+    profile = fit.law.profile("alpha")
+    assert repr(profile) == f"Profile(alpha: {profile.low:.3f} to {profile.high:.3f}; {len(profile.values)} values)"
+    assert repr(replace(profile, closed_high=False)).startswith(f"Profile(alpha: {profile.low:.3f} to no upper end;")
     for shown, words in ((fit, "train"), (fit.law, "chinchilla"), (fit.optimum(1e22), "parameters N*")):
         html = shown._repr_html_()
         assert words in html
@@ -174,7 +183,7 @@ def test_a_recommendation_is_short_to_read(fit: sa.StudyFit) -> None:
 def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     frame = sa.load(str(RUNS), where="params:<1e9")
     assert frame["params"].max() < 1e9
-    with pytest.raises(ValueError, match=r"did you mean resamples=\?"):
+    with pytest.raises(TypeError, match=r"did you mean resamples=\?"):
         sa.fit(frame, resample=3)
     with pytest.raises(ValueError, match="form=chinchila is not known; did you mean form=chinchilla"):
         sa.fit(frame, form="chinchila")
@@ -288,7 +297,7 @@ def test_a_law_leaves_out_the_rows_that_loading_did() -> None:
     assert frame["used"].sum() == 24
     found, by_hand = (sa.fit_law(runs, resamples=0) for runs in (frame, broken.dropna()))
     assert found.nobs == 24 and found.params.to_dict() == pytest.approx(by_hand.params.to_dict(), rel=1e-6)
-    with pytest.raises(ValueError, match="column 'loss': 1 values are not positive numbers"):
+    with pytest.raises(ValueError, match=r"column 'loss': positive numbers are needed, not nan \(1 of 25 values\)"):
         sa.fit_law(broken, resamples=0)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from analysis.report.figures import style
 from analysis.report.figures.profiles import SYMBOLS
 from analysis.text import numbers
+from train.spec import calls
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,12 +72,12 @@ def profile(fit: LawFit, name: str, ax: Axes | None = None) -> Axes:
 
 def draws(fit: LawFit, x: str, y: str, ax: Axes | None = None) -> Axes:
     """Draw two constants of every resample against each other; the star is the fit. ValueError without resamples."""
+    for which, name in (("x", x), ("y", y)):
+        if name not in fit.names:
+            raise ValueError(calls.none_such(which, name, fit.form.name, fit.names))
     table = fit.draws
     if not len(table):
         raise ValueError("the fit has no resamples to draw: fit with resamples=1000")
-    for name in (x, y):
-        if name not in table:
-            raise ValueError(f"{name!r} is no constant of {fit.form.name}: one of {', '.join(table.columns)}")
     ax = style.frame(ax or new(), SYMBOLS.get(x, x), SYMBOLS.get(y, y))
     point = {**dict(fit.params), **dict(fit.derived)}
     for axis, name in ((ax.xaxis, x), (ax.yaxis, y)):
@@ -114,5 +115,5 @@ def _target(fit: LawFit) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 def _column(fit: LawFit, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     if name not in fit.data.columns:
         held = ", ".join(dict.fromkeys((*fit.form.inputs, fit.form.target, *fit.data.columns)))
-        raise ValueError(f"the runs of this fit have no column {name!r} to draw against; one of {held}")
+        raise ValueError(f"against={name!r}: the runs of this fit have no such column; they have {held}")
     return np.asarray(fit.data.columns[name], dtype=np.float64)

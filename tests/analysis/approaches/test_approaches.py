@@ -132,5 +132,5 @@ def test_laws_of_ones_own_stand_beside_the_others() -> None:
     assert named["reason"].iloc[-1] == ""
     few: Any = comparison.side_by_side(table.head(5), resamples=0, form=mine)
     assert few["reason"].iloc[-1].startswith("5 runs")
-    with pytest.raises(ValueError, match="form='theirs' is not known"):
+    with pytest.raises(ValueError, match="form=theirs is not known"):
         comparison.side_by_side(table, resamples=0, form="theirs")

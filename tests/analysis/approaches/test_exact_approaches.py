@@ -237,9 +237,9 @@ def test_options_reach_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("seen")
 
     monkeypatch.setattr(comparison, "fit_law", fit)
-    out = side_by_side(study(), 1e21, resamples=7, seed=3, loss="squared")
+    out = side_by_side(study(), 1e21, resamples=20, seed=3, loss="squared")
     assert out.loc["3 surface", "reason"] == "seen"
-    assert asked == {"form": "chinchilla", "resamples": 7, "seed": 3, "loss": "squared"}
+    assert asked == {"form": "chinchilla", "resamples": 20, "seed": 3, "loss": "squared"}
 
 
 def test_a_budget_without_a_best_size_is_said() -> None:

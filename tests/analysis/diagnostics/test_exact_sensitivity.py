@@ -160,7 +160,7 @@ def test_a_line_for_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(sensitivity, "fit_law", stand_in(asked))
     runs = studies.isoflop(0)
-    out = sensitivity.sensitivity(runs, resamples=5, seed=3, fix={"E": 1.0})
+    out = sensitivity.sensitivity(runs, resamples=20, seed=3, fix={"E": 1.0})
     assert list(out.columns) == ["choice", "option", "value", "low", "high", "shift", "nobs"]
     first = out.iloc[0]
     mean = float(runs["loss"].mean())
@@ -172,14 +172,16 @@ def test_a_line_for_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.isnan([lost["value"], lost["low"], lost["high"], lost["shift"]]).all()
     assert lost["nobs"] == 20
     assert out["nobs"].tolist() == [count for count, _ in asked]
-    assert asked[0][1] == {"loss": "huber", "delta": 1e-3, "resamples": 5, "seed": 3, "fix": {"E": 1.0}}
+    assert asked[0][1] == {"loss": "huber", "delta": 1e-3, "resamples": 20, "seed": 3, "fix": {"E": 1.0}}
     bare = sensitivity.sensitivity(runs, resamples=0)
     assert np.isnan(bare["low"]).all()
-    own = sensitivity.sensitivity(runs, quantity=lambda fit: 7.0, resamples=5)
+    own = sensitivity.sensitivity(runs, quantity=lambda fit: 7.0, resamples=20)
     assert own["value"].dropna().unique().tolist() == [7.0]
     assert np.isnan(own["high"]).all()
     assert sensitivity.sensitivity(runs, quantity="E", resamples=0)["value"].iloc[0] == 1.0
-    with pytest.raises(ValueError, match="quantity='c' is not one of chinchilla"):
+    with pytest.raises(
+        ValueError, match="quantity='c': chinchilla has no such constant; it has E, A, B, alpha, beta, a"
+    ):
         sensitivity.sensitivity(runs, quantity="c", resamples=0)
     defaults = {name: one.default for name, one in inspect.signature(sensitivity.sensitivity).parameters.items()}
     assert {name: defaults[name] for name in ("form", "quantity", "loss", "delta", "resamples", "seed")} == {
@@ -189,7 +191,7 @@ def test_a_line_for_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_intervals_are_made_as_asked() -> None:
     runs = studies.isoflop(0, noise=0.004)
-    found = sensitivity.sensitivity(runs, resamples=2, interval="delta").set_index("option")
+    found = sensitivity.sensitivity(runs, resamples=20, interval="delta").set_index("option")
     for option, loss in (("as fitted", "huber"), ("squared", "squared")):
         alone = fit_law(runs, loss=loss, resamples=0, interval="delta").conf_int()
         ends = [float(alone[side]["a"]) for side in (0, 1)]

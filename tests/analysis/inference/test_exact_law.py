@@ -31,7 +31,7 @@ def test_defaults_are_those_that_are_documented() -> None:
 
 def test_what_was_asked_is_kept() -> None:
     found = fit_law(
-        TABLE, loss="huber", delta=0.01, fix={"E": 1.9}, tie={"beta": "alpha"}, resamples=3, seed=7, confidence=0.8,
+        TABLE, loss="huber", delta=0.01, fix={"E": 1.9}, tie={"beta": "alpha"}, resamples=20, seed=7, confidence=0.8,
         kinds={"loss": "nats"}, plain=True, starts=4, interval="delta",
     )  # fmt: skip
     assert found.problem.loss == objectives.Huber(0.01)
@@ -40,11 +40,11 @@ def test_what_was_asked_is_kept() -> None:
     assert found.params["beta"] == found.params["alpha"]
     assert found.constraints == {"E": 1.9, "beta": "alpha"}
     assert (found.interval, found.confidence, found.seed, found.kinds) == ("delta", 0.8, 7, {"loss": "nats"})
-    assert found.thetas.shape == (3, 5)
+    assert found.thetas.shape == (20, 5)
     assert found.optimizer.starts == 4
     assert fit_law(TABLE, resamples=0).interval == "delta", "without resamples"
     assert fit_law(TABLE, resamples=0, interval="sandwich").interval == "sandwich"
-    assert fit_law(TABLE, resamples=2).interval == "bootstrap"
+    assert fit_law(TABLE, resamples=20).interval == "bootstrap"
     assert fit_law(TABLE, "kaplan", resamples=0).form.name == "kaplan"
     assert fit_law(TABLE, resamples=0).constraints == {}
 
@@ -52,13 +52,14 @@ def test_what_was_asked_is_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"interval": "wald"}, "interval='wald' is not known; use bootstrap, delta, sandwich or profile"),
-        ({"confidence": 1.0}, "confidence=1.0: a number between 0 and 1 is needed"),
-        ({"confidence": 0.0}, "confidence=0.0: a number"),
+        ({"interval": "wald"}, "interval='wald' is not known; use bootstrap, delta, sandwich, profile"),
+        ({"confidence": 1.0}, "confidence=1: a number between 0 and 1 is needed"),
+        ({"confidence": 0.0}, "confidence=0: a number"),
         ({"resamples": -1}, "resamples=-1: a whole number, 0 or more"),
+        ({"resamples": 19}, "resamples=19: 0 for no interval, or at least 20"),
         ({"loss": "hinge"}, "loss='hinge' is not known"),
-        ({"cluster": "seeds", "resamples": 5}, "cluster=seeds: no setting was run twice"),
-        ({"form": "nothing"}, "form='nothing' is not known"),
+        ({"cluster": "seeds", "resamples": 20}, "cluster=seeds: no setting was run twice"),
+        ({"form": "nothing"}, "form=nothing is not known"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: Any, message: str) -> None:
@@ -83,7 +84,7 @@ def test_rows_have_to_outnumber_the_free_constants() -> None:
 
 def test_seeds_need_one_setting_that_was_run_twice() -> None:
     twice = pd.concat([TABLE, TABLE.iloc[[3]].assign(loss=lambda t: 1.001 * t["loss"])])
-    assert fit_law(twice, cluster="seeds", resamples=2).thetas.shape == (2, 5)
+    assert fit_law(twice, cluster="seeds", resamples=20).thetas.shape == (20, 5)
     assert fit_law(TABLE, cluster="seeds", resamples=0).thetas.shape == (0, 5)
 
 

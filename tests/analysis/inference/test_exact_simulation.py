@@ -140,5 +140,7 @@ def test_resampled_intervals_have_a_seed_a_study() -> None:
         )  # fmt: skip
         widths.append(high - low)
     assert first["default"]["width"] == pytest.approx(np.mean(widths), rel=1e-6)
-    with pytest.raises(ValueError, match="quantity='c' is not one of chinchilla: E, A, B, alpha, beta, a, b"):
+    with pytest.raises(
+        ValueError, match="quantity='c': chinchilla has no such constant; it has E, A, B, alpha, beta, a, b"
+    ):
         coverage(design, LAW, quantity="c", studies=0)
