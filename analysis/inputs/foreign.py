@@ -204,8 +204,6 @@ def missing(table: pd.DataFrame, names: Sequence[str], path: Path) -> str:
     held = listed(map(str, table.columns), most=SHOWN)
     which = f"no column {names[0]!r}" if len(names) == 1 else f"no columns {', '.join(map(repr, names))}"
     guess = "perhaps " if any(c != "COLUMN" for _, c in proposal) else ""
-    if index := [str(name) for name in table.index.names if name in names]:
-        return f"{path} has {which}; its index has {', '.join(index)}: give .reset_index()"
     return f"{path} has {which}; map with {guess}{quoted}{hint}. It has {held}"
 
 

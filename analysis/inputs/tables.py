@@ -65,7 +65,11 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
 
 
 def tidied(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Return a table with trimmed column names and rows by number; ValueError if it has no row or no column names."""
+    """Return a table with trimmed column names and rows by number; ValueError if it has no row or no column names.
+
+    Levels of a frame's index that have a name are columns, too.
+    """
+    table = table.reset_index([name for name in table.index.names if name is not None and name not in table])
     table = table.set_axis([str(column).strip() for column in table.columns], axis=1)
     table = table.drop(columns=[c for c in table.columns if not c or c.startswith("Unnamed:")])
     if not len(table) or not len(table.columns):

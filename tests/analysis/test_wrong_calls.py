@@ -130,7 +130,6 @@ WRONG: dict[str, str] = {
     "sa.load(RUNS, param='total')": "there is no argument param=; did you mean params=?; load() takes runs= and others",
     "sa.load(TABLE['loss'])": "runs=<Series> is neither a name nor a data frame",
     "sa.load(TABLE.to_dict('list'))": "runs=<dict> is neither a name nor a data frame",
-    "sa.load(TABLE.set_index(['params', 'tokens']))": "its index has params, tokens: give .reset_index()",
     "sa.plan(RUNS, '1e22')": "budget='1e22': a positive number of FLOPs is needed",
     "sa.compare(fit, resample=0)": "did you mean resamples=?; compare() takes runs=, forms=, loss= and others by name",
     "sa.compare(fit, 'kapln')": "forms=kapln is not known; did you mean forms=kaplan?",
@@ -191,6 +190,13 @@ def test_a_wrong_call_is_answered_in_one_line(call: str, names: dict[str, Any]) 
 @pytest.mark.parametrize("call", sorted(ANSWERED))
 def test_what_can_be_understood_is_answered(call: str, names: dict[str, Any]) -> None:
     assert eval(call, names) is not None
+
+
+def test_a_named_index_holds_columns() -> None:
+    runs = sa.load(TABLE)
+    assert sa.load(TABLE.set_index(["params", "tokens"])).equals(runs)
+    assert sa.load(TABLE.set_index("params", drop=False)).equals(runs)
+    assert sa.load(TABLE.set_index(TABLE.index + 7)).equals(runs)
 
 
 def test_frames_of_arrow_are_read_as_those_of_pandas(names: dict[str, Any]) -> None:
