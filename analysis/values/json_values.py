@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -52,13 +53,24 @@ def _build(kind: Any, value: Any, where: str) -> Any:
 
 def _build_dataclass(kind: type, value: Any, where: str) -> Any:
     """Return a mapping as the dataclass `kind`; unknown keys are left out, so that newer files stay readable."""
-    hints = typing.get_type_hints(kind)
     found: dict[str, Any] = {}
-    for f in dataclasses.fields(kind):
-        if f.name in value:
-            found[f.name] = _build(hints[f.name], value[f.name], f"{where}.{f.name}")
-        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            raise ValueError(
-                f"{where} has no key {f.name!r}; was it written by another version? run analysis.fit again"
-            )
+    for name, hint, needed in _fields(kind):
+        if name in value:
+            item = value[name]
+            found[name] = item if hint is str else _build(hint, item, f"{where}.{name}")
+        elif needed:
+            raise ValueError(f"{where} has no key {name!r}; was it written by another version? run analysis.fit again")
     return kind(**found)
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, Any, bool], ...]:
+    """Return each field's name, type, and whether it must be there.
+
+    Types are resolved from their text, which takes longer than all else: once a class, not once for every row left out.
+    """
+    hints = typing.get_type_hints(kind)
+    missing = dataclasses.MISSING
+    return tuple(
+        (f.name, hints[f.name], f.default is missing and f.default_factory is missing) for f in dataclasses.fields(kind)
+    )
