@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from study.planning.parallel.answer import needed
 from study.planning.parallel.pace import Pace, _count, _size
 from study.planning.parallel.question import Question
 from study.planning.parallel.room import Room
-from study.planning.parallel.space import Candidate, Layout, space
+from study.planning.parallel.space import Candidate, Layout
 from tests.study.planning.parallel.questions import CPU, MODEL, question
 from tests.study.planning.parallel.test_planning_parallel_by_hand import laid_out
 from train.spec.config import CompileConfig, DataConfig, MemoryConfig, ParallelConfig, PrecisionConfig, RunConfig
@@ -146,25 +145,6 @@ def test_what_lies_in_host_memory_is_not_counted() -> None:
     assert 0.45 <= Room(asked).memory(one) / needed(one) <= 1
     there = Room(replace(asked, config=replace(asked.config, memory=MemoryConfig())))
     assert there.memory(one) - Room(asked).memory(one) > 12 * 300e6, "weights and moments of 300 million and more"
-
-
-@pytest.mark.parametrize(
-    ("words", "sections"),
-    [
-        (("gpus=8",), {}),
-        (("gpus=4", "parallel.pp=1"), {"model": EXPERTS}),
-        (("gpus=4", "parallel.pp=4"), {}),
-        (("gpus=8", "parallel.pp=2", "precision=bf16"), {"model": WINDOWS}),
-    ],
-)
-def test_what_was_asked_before_changes_nothing(words: tuple[str, ...], sections: dict[str, Any]) -> None:
-    asked = question(*words, **sections)
-    pace, room = Pace(asked), Room(asked)
-    some = random.Random(3).sample(list(space(asked).candidates), 16)
-    for one in some:
-        mine = Pace(asked)
-        assert pace.closer(one) == mine.closer(one) and pace.seconds(one) == mine.seconds(one), one.config
-        assert room.memory(one) == Room(asked).memory(one), one.config
 
 
 def candidate(share: int, sequences: int, *, pp: int = 1, compiled: bool = True, **parallel: Any) -> Candidate:
