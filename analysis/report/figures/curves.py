@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
-from analysis.report.figures.data import Curve, budget_label
+from analysis.report.figures.data import Curve, budget_labels
 from analysis.text import numbers
 from analysis.text.colours import ramp
 from analysis.values.study_result import Fit
@@ -42,13 +42,14 @@ def draw(ax: Axes, curves: Sequence[Curve], loss_unit: str) -> Axes:
     style.frame(ax, "training tokens", f"validation loss [{loss_unit}]")
     budgets = sorted({c.budget for c in curves if math.isfinite(c.budget)})
     colours = dict(zip(budgets, ramp(len(budgets)), strict=True))
+    labels = budget_labels(budgets)
     named: set[float] = set()
     for c in sorted(curves, key=lambda curve: (curve.budget, curve.params)):
         colour = colours.get(c.budget, style.MUTED)
         label = None
         if c.budget in colours and c.budget not in named:
             named.add(c.budget)
-            label = budget_label(c.budget, budgets)
+            label = labels[c.budget]
         ax.plot(c.tokens, c.losses, color=colour, linewidth=1.1, alpha=0.75, label=label)
         end = ax.plot(c.tokens[-1], c.losses[-1], "o", ms=4, color=colour, mec=style.PAPER, mew=0.5, zorder=3)
         style.hover(end[0], [f"{c.key}: N {numbers.count(c.params)}, loss {numbers.number(c.losses[-1], 4)}"])

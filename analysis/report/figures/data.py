@@ -101,13 +101,14 @@ def read_curves(folder: Path, rows: Iterable[Row]) -> tuple[Curve, ...]:
     return tuple(curves)
 
 
-def budget_label(value: float, budgets: Iterable[float]) -> str:
-    """Return a budget for a legend with as many digits as tell it from the others: 2×10¹², 3.2×10¹³."""
-    others = list(budgets)
+def budget_labels(budgets: Iterable[float]) -> dict[float, str]:
+    """Return each budget for a legend, with as many digits as tell it from the others: 2×10¹², 3.2×10¹³."""
+    each = set(budgets)
     for digits in (2, 3, 4):
-        if len({numbers.power(b, digits) for b in others}) == len(set(others)):
-            return numbers.power(value, digits)
-    return numbers.power(value, 6)
+        found = {budget: numbers.power(budget, digits) for budget in each}
+        if len(set(found.values())) == len(each):
+            return found
+    return {budget: numbers.power(budget, 6) for budget in each}
 
 
 def grouped(rows: Sequence[Row], valleys: Sequence[Valley]) -> tuple[Row, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
-from analysis.report.figures.data import MOST_DOTS, Row, budget_label, dots, grouped
+from analysis.report.figures.data import MOST_DOTS, Row, budget_labels, dots, grouped
 from analysis.text import numbers
 from analysis.text.colours import ramp
 from analysis.values.study_result import Fit
@@ -137,13 +137,14 @@ def _scatter(ax: Axes, x: Sequence[float], y: Sequence[float], rows: Sequence[Ro
     budgets = _coloured(rows)
     kept = dots(len(rows))
     shown = dict(zip(budgets, ramp(len(budgets)), strict=True))
+    labels = budget_labels(budgets) if named else {}
     for budget in [*budgets, None]:
         here = [i for i in kept if (rows[i].budget == budget if budget is not None else rows[i].budget not in shown)]
         if not here:
             continue
         drawn = ax.plot(
             [x[i] for i in here], [y[i] for i in here], "o", ms=5.2, mfc=shown.get(budget or 0.0, style.BLUE),
-            mec=style.PAPER, mew=0.6, zorder=3, label=budget_label(budget, budgets) if named and budget else None,
+            mec=style.PAPER, mew=0.6, zorder=3, label=labels.get(budget or 0.0),
         )  # fmt: skip
         style.hover(drawn[0], [rows[i].name for i in here])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from analysis.report.figures import style
 from analysis.report.figures.along import Along, along
 from analysis.report.figures.canvas import Figure, Panel, Table
-from analysis.report.figures.data import MOST_DOTS, Row, budget_label, dots
+from analysis.report.figures.data import MOST_DOTS, Row, budget_labels, dots
 from analysis.text import numbers
 from analysis.text.colours import ramp
 from analysis.values.blocks import STATUS, Interval, Valley
@@ -54,8 +54,9 @@ def prepare(
 ) -> tuple[Curve, ...]:
     """Return the valleys as curves, by rising budget, with `law` along each; runs without a loss are left out."""
     by_key = {row.key: row for row in rows}
-    budgets = [v.flops_budget for v in valleys]
-    curves = [_curve(v, by_key, budgets, samples, law) for v in sorted(valleys, key=lambda v: v.flops_budget)]
+    labels = budget_labels(v.flops_budget for v in valleys)
+    ordered = sorted(valleys, key=lambda v: v.flops_budget)
+    curves = [_curve(v, by_key, labels[v.flops_budget], samples, law) for v in ordered]
     unused = [r for r in rows if not r.used and math.isfinite(r.loss) and r.params > 0 and math.isfinite(r.budget)]
     return tuple(replace(c, left=tuple(_left(r) for r in unused if _near(r.budget, c.budget))) for c in curves)
 
@@ -133,7 +134,7 @@ def _near(budget: float, other: float) -> bool:
     return abs(math.log(budget / other)) < 0.01
 
 
-def _curve(valley: Valley, by_key: dict[str, Row], budgets: Sequence[float], samples: int, law: Along | None) -> Curve:
+def _curve(valley: Valley, by_key: dict[str, Row], label: str, samples: int, law: Along | None) -> Curve:
     known = sorted((by_key[k] for k in valley.keys if k in by_key), key=lambda r: (r.params, r.loss))
     runs = [row for row in known if row.params > 0 and math.isfinite(row.loss)]
     minimum = None
@@ -141,7 +142,7 @@ def _curve(valley: Valley, by_key: dict[str, Row], budgets: Sequence[float], sam
         minimum = (valley.params_opt, valley.loss_opt)
     return Curve(
         budget=valley.flops_budget,
-        label=budget_label(valley.flops_budget, budgets),
+        label=label,
         status=valley.status,
         kept=minimum is not None,
         points=tuple((row.params, row.loss) for row in runs),

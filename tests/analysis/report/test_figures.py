@@ -436,8 +436,9 @@ def test_spread_labels_are_apart_and_in_order(wanted: list[float], gap: float) -
 
 
 def test_budgets_that_round_alike_get_more_digits() -> None:
-    assert data.budget_label(1.24e12, [1.24e12, 1.21e12]) == "1.24×10¹²"
-    assert data.budget_label(2e12, [2e12, 4e12]) == "2×10¹²"
+    assert data.budget_labels([1.24e12, 1.21e12, 1.24e12]) == {1.24e12: "1.24×10¹²", 1.21e12: "1.21×10¹²"}
+    assert data.budget_labels([2e12, 4e12]) == {2e12: "2×10¹²", 4e12: "4×10¹²"}
+    assert data.budget_labels([1.00001e12, 1.00002e12]) == {1.00001e12: "1.00001×10¹²", 1.00002e12: "1.00002×10¹²"}
 
 
 def test_drawing_leaves_no_global_state() -> None:
