@@ -15,8 +15,10 @@ T = TypeVar("T")
 
 def to_json(value: Any) -> Any:
     """Return dataclasses, tuples and numbers, also NumPy's, as plain JSON values; what is not finite becomes None."""
+    if type(value) is str:  # most of what a file of many rows holds
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: to_json(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):
         return {str(name): to_json(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
