@@ -12,6 +12,8 @@ import pandas as pd
 
 MOST_READ = 250_000
 """Rows of a file that are judged, one by one."""
+LEFT = 100_000
+"""Rows that the thin= of a refusal leaves: of more, reading and writing takes as long as the fits do."""
 MOST_FITTED = 20_000
 """Rows that laws are fitted to. Resamples weigh each of them: a thousand weights of so many rows are 160 MB."""
 SLOW = 5_000
@@ -56,8 +58,9 @@ def refuse_read(table: pd.DataFrame, kept: int, source: object) -> None:
             f"{said}They are of {len(lengths)} runs, and laws are fitted to at most {MOST_FITTED}; thin= keeps the "
             f"last row of every run. {PART}"
         )
-    every = math.ceil(len(table) / MOST_READ)
-    while int(np.ceil(lengths / every).sum()) > MOST_READ:
+    left = min(LEFT, MOST_READ)
+    every = math.ceil(len(table) / left)
+    while int(np.ceil(lengths / every).sum()) > left:
         every += 1
     raise ValueError(
         f"{said}thin={every} keeps of every run one checkpoint in so many and its last one; laws of N and D rest on "

@@ -68,29 +68,29 @@ def test_a_table_without_runs_is_thinned_to_what_is_fitted() -> None:
 def test_more_runs_than_are_fitted_cannot_be_thinned() -> None:
     said = refused(rows([13] * 20_001), 260_013)
     assert "They are of 20001 runs, and laws are fitted to at most 20000; thin= keeps the last row of every run" in said
-    assert "thin=2 keeps of every run one checkpoint in so many" in refused(rows([13] * 20_000), 260_000)
+    assert "thin=3 keeps of every run one checkpoint in so many" in refused(rows([13] * 20_000), 260_000)
 
 
 @pytest.mark.parametrize(
     ("lengths", "every"),
     [
-        ([1000] * 251, 2),
-        ([100] * 10_000, 4),  # ceil(100 / 4) = 25 of each are 250,000
-        ([100] * 10_001, 5),  # 25 of each are 25 too many
-        ([5] * 20_000 + [], 0),
-        ([99] * 20_000, 9),  # 1.98 million: 8 would do but for 13 x 20,000; 9 leaves 11 of each
-        ([26] * 20_000, 3),
-        ([25] * 20_000, 3),  # 2 leaves 13 of each: 260,000
+        ([1000] * 251, 3),  # 334 of each are 83,834, 500 were too many
+        ([100] * 10_000, 10),  # 10 of each are 100,000
+        ([100] * 10_001, 12),  # 10 of each are 10 too many; 11 leaves 10 as well, 12 leaves 9
+        ([12] * 20_000, 0),
+        ([99] * 20_000, 20),  # 5 of each are 100,000
+        ([26] * 20_000, 6),
+        ([25] * 20_000, 5),
     ],
 )
-def test_the_least_thinning_that_does_is_advised(lengths: list[int], every: int) -> None:
+def test_the_least_thinning_that_leaves_a_hundred_thousand_is_advised(lengths: list[int], every: int) -> None:
     table = rows(lengths)
     if not every:
         large.refuse_read(table, len(table), "table.csv")
         return
     assert f"thin={every} keeps of every run" in refused(table, len(table))
-    assert sum(math.ceil(length / every) for length in lengths) <= 250_000
-    assert every == 2 or sum(math.ceil(length / (every - 1)) for length in lengths) > 250_000
+    assert sum(math.ceil(length / every) for length in lengths) <= 100_000
+    assert sum(math.ceil(length / (every - 1)) for length in lengths) > 100_000
 
 
 def frame(count: int, runs: str = "") -> pd.DataFrame:
