@@ -24,6 +24,8 @@ STARTS, START_ROWS = 8, 5_000
 RESAMPLE_TOLERANCE = 1e-6
 LEVEL = 1e-7
 """A row whose gradient, over its largest possible one, is above this has not arrived."""
+CONVERGED = 1e-6
+"""The same of a fit that has converged."""
 RIVAL, RIVALS = 0.02, 4
 EQUAL = ties.EQUAL
 """Minima whose objectives differ by less than this share are equal."""
@@ -152,7 +154,7 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
         len(found.value),
         float(agree.mean()),
         gradient,
-        bool(gradient < 1e-6),
+        bool(gradient < CONVERGED),
         _basins(found.value, constants, p.form.names),
     )
     value, metric = float(found.value[best]), found.metric[best]
@@ -240,7 +242,7 @@ def fit_many(
         return lone(p, minima, w, target)
 
     on = decided(p)
-    begins_at = _rivals(start)
+    begins_at = _rivals(start, CONVERGED * on.loss.scale * on.y.size)
     begins = range(0, len(given), size)
     if workers <= 1:
         parts = [chunk(b) for b in begins]
@@ -256,8 +258,12 @@ def fit_many(
     )
 
 
-def _rivals(start: PointFit) -> list[tuple[Array, Array]]:
-    """Return theta and metric of the best minimum, and of others whose objective is within RIVAL of it."""
+def _rivals(start: PointFit, steepest: float) -> list[tuple[Array, Array]]:
+    """Return theta and metric of the best minimum, and of others whose objective is within RIVAL of it.
+
+    Where a search has stopped on a slope, its gradient above `steepest`, is no minimum: in a valley without an end it
+    would be followed for hundreds of rounds with every resample.
+    """
     out = [(start.theta, start.metric)]
     found = start.minima
     if found is None or len(start.evidence.basins) < 2:
@@ -266,6 +272,7 @@ def _rivals(start: PointFit) -> list[tuple[Array, Array]]:
     for i in np.argsort(found.value, kind="stable"):
         value = float(found.value[i])
         near = np.isfinite(value) and value <= start.objective + RIVAL * abs(start.objective)
+        near = near and found.gradient[i] <= steepest
         if near and not any(_same(np.array(max(value, v)), np.array(min(value, v))) for v in seen):
             seen.append(value)
             out.append((found.theta[i], found.metric[i]))

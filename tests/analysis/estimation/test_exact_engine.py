@@ -495,15 +495,21 @@ def pointfit(values: Any, objective: float = 2.0, basins: int = 2) -> PointFit:
 
 
 def test_rivals_are_minima_within_two_per_cent() -> None:
-    found = multistart._rivals(pointfit([2.0, 2.0 + 1e-6, 2.04, 2.03, 2.0300005, 2.0401, np.nan, np.inf]))
+    found = multistart._rivals(pointfit([2.0, 2.0 + 1e-6, 2.04, 2.03, 2.0300005, 2.0401, np.nan, np.inf]), 1.0)
     np.testing.assert_array_equal([theta for theta, _ in found], [[9, 9], [6, 7], [4, 5]])
     np.testing.assert_array_equal([metric[0, 0] for _, metric in found], [7.0, 4.0, 3.0])
-    below = multistart._rivals(pointfit([-2.0, -1.97, -1.95], -2.0))
+    below = multistart._rivals(pointfit([-2.0, -1.97, -1.95], -2.0), 1.0)
     np.testing.assert_array_equal([theta for theta, _ in below], [[9, 9], [2, 3]])
-    assert len(multistart._rivals(pointfit([2.0, 2.01, 2.02, 2.03, 2.035]))) == 4
-    assert len(multistart._rivals(pointfit([2.0, 2.01], basins=1))) == 1
-    assert len(multistart._rivals(replace(pointfit([2.0, 2.01]), minima=None))) == 1
-    assert len(multistart._rivals(pointfit([1000.0, 1015.0], 1000.0))) == 2
+    assert len(multistart._rivals(pointfit([2.0, 2.01, 2.02, 2.03, 2.035]), 1.0)) == 4
+    assert len(multistart._rivals(pointfit([2.0, 2.01], basins=1), 1.0)) == 1
+    assert len(multistart._rivals(replace(pointfit([2.0, 2.01]), minima=None), 1.0)) == 1
+    assert len(multistart._rivals(pointfit([1000.0, 1015.0], 1000.0), 1.0)) == 2
+
+
+def test_where_a_search_stopped_on_a_slope_is_no_rival() -> None:
+    slopes = minimum([2.0, 2.01, 2.02, 2.03], gradient=[0.0, 0.5, 0.3, 0.31])
+    found = multistart._rivals(replace(pointfit([2.0]), minima=slopes), 0.3)
+    np.testing.assert_array_equal([theta for theta, _ in found], [[9, 9], [4, 5]])
 
 
 def test_each_row_keeps_its_lowest_minimum() -> None:
