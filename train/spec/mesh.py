@@ -144,12 +144,22 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
         )
     check_experts(config)
     check_shared_experts(config, None if shape is None else shape.fsdp)
-    _check_tensor(config)
-    _check_sharded_tensor(config, shape)
-    _check_context(config)
+    check_cut(config, shape)
     check_pipeline(config, shape is not None and strategy(parallel, shape) == "fsdp")
     sharded = shape is None or strategy(parallel, shape) == "fsdp"
     precision.check(config, sharded, None if shape is None else shape.fsdp)
+
+
+def check_cut(config: RunConfig, shape: Axes | None = None) -> None:
+    """Raise ValueError where axes cannot cut a model and its sequences, whatever schedule, format or memory there is.
+
+    It is part of `check`, and enough to drop a mesh with all of its layouts.
+    """
+    if config.parallel.tp > 1:
+        check_experts(config)
+    _check_tensor(config)
+    _check_sharded_tensor(config, shape)
+    _check_context(config)
 
 
 def _check_messages(parallel: ParallelConfig) -> None:

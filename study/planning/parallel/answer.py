@@ -13,7 +13,7 @@ from study.planning.parallel.question import Question
 from study.planning.parallel.room import Room, least_states
 from study.planning.parallel.search import Bounds, Found, Priced, Prices, least_memory, search
 from study.planning.parallel.space import Candidate, Space, smallest, space
-from train.spec.accounting.step import sheet
+from train.spec.accounting.step import needed_or_over, sheet
 from train.spec.communication.cluster import ClusterProfile
 from train.spec.config import RunConfig
 from train.spec.mesh import Axes
@@ -105,7 +105,10 @@ def answer(question: Question, model: Model) -> Answer:
         raise ValueError(_nothing(question, there))
     room, pace, profile = Room(question), Pace(question), question.profile
     bounds = Bounds(room.memory, pace.seconds, pace.closer)
-    prices = Prices(needed, lambda one: model(one.config, one.axes, profile))
+    prices = Prices(
+        lambda one: needed_or_over(one.config, one.axes, question.device, question.memory),
+        lambda one: model(one.config, one.axes, profile),
+    )
     found = search(there.candidates, bounds, prices, question.memory, question.top)
     sent = tuple(fullest(profile, one.candidate.config, one.candidate.axes) for one in found.best)
     answered = Answer(question, there, found, sent)

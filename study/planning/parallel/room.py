@@ -24,12 +24,27 @@ Key = tuple[object, ...]
 class Weights:
     """What a rank of a pipeline holds whatever its micro-batch [bytes].
 
-    states: weights and moments. shard, gathered: numbers of its weights, cut and gathered.
+    states: weights and moments. gradients: all of them, as they are summed.
     """
 
     rank: int
     states: int
+    gradients: int
     part: Part
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a layout's micro-batches have in common.
+
+    ranks: weights, blocks, bytes that all blocks keep of a token, and bytes of weights that stay gathered. beside:
+    bytes of what is no tensor. layout: it lives as long as this does, which is found by its identity.
+    """
+
+    layout: Layout
+    ranks: tuple[tuple[Weights, int, float, int], ...]
+    sharded: bool
+    beside: int
 
 
 def least_states(question: Question) -> float:
@@ -53,7 +68,7 @@ class Room:
     question: Question
     _weights: dict[Key, tuple[Weights, ...]] = field(default_factory=dict)
     _kept: dict[Key, Kept] = field(default_factory=dict)
-    _least: dict[int, tuple[Layout, tuple[Weights, ...], Kept, Kept]] = field(default_factory=dict)
+    _least: dict[int, Floor] = field(default_factory=dict)
 
     def memory(self, candidate: Candidate) -> float:
         """Return bytes that each GPU has to have at least: states, what waits for backward passes, what is gathered."""
@@ -62,61 +77,53 @@ class Room:
         count = -(-candidate.layout.share // size)
         if axes.pp > 1:
             count = micro_batches(config.parallel, min(count, config.parallel.pp_micro_batches or count))
-        _, ranks, first, other = self._of(candidate.layout)
+        floor = self._of(candidate.layout)
         tokens = size * self.question.config.data.sequence_length
         most = 0.0
-        for weights in ranks:
-            part, blocks = weights.part, weights.part.blocks
-            full = blocks
-            if config.memory.checkpointing == "every":
-                full = -(-blocks // config.memory.every)
-            each = full * first.on(axes) + (blocks - full) * other.on(axes)
+        for weights, blocks, each, gathered in floor.ranks:
+            part = weights.part
             waiting = in_flight(config, count, weights.rank) if axes.pp > 1 else 1.0
-            busy = waiting * (tokens * each - blocks)  # a block's bytes are rounded
-            if part.sharded and (config.parallel.zero < 3 or axes.pp > 1):
-                busy += kept.number_bytes(config) * part.gathered
-            on_gpu = _offload(self.question) != "parameters"
-            gradients = 4 * part.shard if on_gpu else 0
-            if on_gpu and (part.ddp or count > 1) and not (part.sharded and axes.pp > 1):
+            busy = waiting * (tokens * each - blocks) + gathered  # a block's bytes are rounded
+            gradients = weights.gradients
+            if (part.ddp or count > 1) and not (part.sharded and axes.pp > 1):
                 busy += gradients
             most = max(most, weights.states + max(busy, gradients))
-        sharded, device = ranks[0].part.sharded, self.question.device
-        beside = outside.context(device) + outside.nccl(outside.communicators(axes, sharded), device)
-        return most + outside.margin(int(most), sharded, device) - 1 + beside
+        return most + outside.margin(int(most), floor.sharded, self.question.device) - 1 + floor.beside
 
-    def _of(self, layout: Layout) -> tuple[Layout, tuple[Weights, ...], Kept, Kept]:
+    def _of(self, layout: Layout) -> Floor:
         found = self._least.get(id(layout))
         if found is None:
-            found = self._least[id(layout)] = (layout, *self._held(layout))
+            found = self._least[id(layout)] = self._held(layout)
         return found
 
-    def _held(self, layout: Layout) -> tuple[tuple[Weights, ...], Kept, Kept]:
+    def _held(self, layout: Layout) -> Floor:
         config, axes = layout.config, layout.axes
         parallel, memory = config.parallel, config.memory
         how = strategy(parallel, axes)
-        key = (
-            axes.fsdp,
-            axes.tp,
-            axes.ep,
-            axes.pp,
-            parallel.pp_schedule,
-            parallel.pp_stages,
-            how,
-            _offload(self.question),
-        )
+        key: Key = (axes.fsdp, axes.tp, axes.ep, axes.pp, parallel.pp_schedule, parallel.pp_stages, how)
         ranks = self._weights.get(key)
         if ranks is None:
             ranks = self._weights[key] = tuple(self._rank(layout, rank) for rank in {0, axes.pp - 1})
         modes = {"none": ("none",) * 2, "selective": ("selective",) * 2, "every": ("full", "none")}
-        first, other = (self._mode(layout, mode) for mode in modes.get(memory.checkpointing, ("full",) * 2))
-        return ranks, first, other
+        first, other = (self._mode(layout, mode).on(axes) for mode in modes.get(memory.checkpointing, ("full",) * 2))
+        gathers = parallel.zero < 3 or axes.pp > 1
+        found = []
+        for weights in ranks:
+            part, blocks = weights.part, weights.part.blocks
+            full = -(-blocks // memory.every) if memory.checkpointing == "every" else blocks
+            gathered = kept.number_bytes(config) * part.gathered if part.sharded and gathers else 0
+            found.append((weights, blocks, full * first + (blocks - full) * other, gathered))
+        sharded, device = ranks[0].part.sharded, self.question.device
+        beside = outside.context(device) + outside.nccl(outside.communicators(axes, sharded), device)
+        return Floor(layout, tuple(found), sharded, beside)
 
     def _rank(self, layout: Layout, rank: int) -> Weights:
         config, axes = layout.config, layout.axes
         part = held.part_of(config, axes, rank)
         offload = _offload(self.question)
         moments = held.moments(config, part, axes.fsdp, axes.tp, axes.ep) if offload == "none" else 0
-        return Weights(rank, moments + (4 * part.shard if offload != "parameters" else 0), part)
+        whole = 4 * part.shard if offload != "parameters" else 0
+        return Weights(rank, moments + whole, whole, part)
 
     def _mode(self, layout: Layout, mode: str) -> Kept:
         key = (mode, layout.config.precision.name, layout.axes.ep > 1)

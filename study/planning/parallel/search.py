@@ -68,7 +68,10 @@ class Found(Generic[Time]):
 
 @dataclass(frozen=True)
 class Prices(Generic[Time]):
-    """What a candidate needs of the fullest GPU [bytes] and its step, exactly by their models."""
+    """What a candidate needs of the fullest GPU [bytes] and its step, exactly by their models.
+
+    needed: of one that does not fit it may be less, but still more than there is.
+    """
 
     needed: Callable[[Candidate], int]
     timed: Callable[[Candidate], Time]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from study.planning.parallel.profiles import groups_joined
@@ -18,6 +18,7 @@ from train.spec.mesh import Axes, share_of_batch
 from train.spec.micro_batch import even
 from train.spec.pipeline_layout import SCHEDULES
 
+Others = tuple[MemoryConfig, PrecisionConfig, Sequence[CompileConfig]]
 POLICIES = ("none", "selective", "every", "full")
 STAGES = (2, 4)
 """Stages of a rank that are tried where a schedule leaves them open."""
@@ -75,11 +76,22 @@ def space(question: Question) -> Space:
     """Return all candidates of a question in a fixed order. The trainer's own checks decide what there can be."""
     refused: Counter[str] = Counter()
     found: list[Candidate] = []
-    for layout, sizes, why in _layouts(question):
-        if why:
-            refused[why] += len(sizes)
-        else:
-            found += [Candidate(len(found) + place, layout, size) for place, size in enumerate(sizes)]
+    others = _others(question)
+    ways = sum(len(either) for _, _, either in others)
+    for axes in meshes(question):
+        share = share_of_batch(question.config, axes)
+        sizes = _sizes(question, share)
+        parallels = list(_parallels(question, axes))
+        if why := _unfit(question, axes, parallels):
+            refused[why] += len(sizes) * len(parallels) * ways
+            continue
+        for parallel in parallels:
+            for config, why in _configs(question, parallel, others):
+                if why:
+                    refused[why] += len(sizes)
+                    continue
+                layout = Layout(config, axes, share)
+                found += [Candidate(len(found) + place, layout, size) for place, size in enumerate(sizes)]
     return Space(found, refused)
 
 
@@ -97,29 +109,48 @@ def smallest(candidates: Sequence[Candidate]) -> list[Candidate]:
     return found
 
 
-def _layouts(question: Question) -> Iterator[tuple[Layout, Sequence[int], str]]:
-    """Yield each layout, its micro-batches, and why it is refused, if it is."""
+def _unfit(question: Question, axes: Axes, parallels: Sequence[ParallelConfig]) -> str:
+    """Return why no layout of a mesh can run, whatever else it has; nothing where one may."""
     base = question.config
     assert base.batch.tokens is not None, "the config is resolved"
-    sequences = base.batch.tokens // base.data.sequence_length
-    for axes in meshes(question):
-        share = share_of_batch(base, axes)
-        sizes = _sizes(question, share)
-        unfit = TOO_MANY if axes.data > sequences else "" if groups_joined(question.profile, axes) else UNEVEN
-        for parallel in _parallels(question, axes):
-            for memory, precision, either in _others(question):
-                for compiled in either:
-                    config = replace(base, parallel=parallel, memory=memory, compile=compiled, precision=precision)
-                    why = unfit or refusal(config, question.gpus)
-                    yield Layout(config, axes, share), sizes, why
-                    if not why:
-                        break
+    if axes.data > base.batch.tokens // base.data.sequence_length:
+        return TOO_MANY
+    if not groups_joined(question.profile, axes):
+        return UNEVEN
+    if not parallels or (base.model.experts and axes.tp == 1):  # what shares experts is asked about first
+        return ""
+    return _refused(lambda: mesh.check_cut(replace(base, parallel=parallels[0]), axes))
+
+
+def _configs(question: Question, parallel: ParallelConfig, others: Sequence[Others]) -> Iterator[tuple[RunConfig, str]]:
+    """Yield the runs of one way to lay out, each with why it is refused, if it is.
+
+    Blocks that are made again are refused or not, however many they are: so that is asked once for each format.
+    """
+    base = replace(question.config, parallel=parallel)
+    known: dict[tuple[bool, str, bool | None], str] = {}
+    for memory, precision, either in others:
+        for compiled in either:
+            key = memory.checkpointing == "none", precision.name, compiled.blocks
+            why = known.get(key)
+            config = base
+            if not why:
+                config = replace(base, memory=memory, precision=precision, compile=compiled)
+            if why is None:
+                why = known[key] = refusal(config, question.gpus)
+            yield config, why
+            if not why:
+                break
 
 
 def refusal(config: RunConfig, gpus: int) -> str:
     """Return why the trainer refuses a run on so many GPUs, without its numbers; nothing where it does not."""
+    return _refused(lambda: mesh.check(config, gpus))
+
+
+def _refused(check: Callable[[], None]) -> str:
     try:
-        mesh.check(config, gpus)
+        check()
     except ValueError as error:
         return _kind(str(error))
     return ""
@@ -189,7 +220,7 @@ def _schedules(question: Question) -> Iterator[tuple[str, int]]:
             yield from ((name, count) for count in STAGES)
 
 
-def _others(question: Question) -> Sequence[tuple[MemoryConfig, PrecisionConfig, Sequence[CompileConfig]]]:
+def _others(question: Question) -> Sequence[Others]:
     """Return the settings beside the mesh: checkpointing, format; compiled, and not for what cannot be compiled.
 
     Compiled blocks keep no more than others, and are not predicted to take longer but for the little that theirs, made
@@ -217,6 +248,7 @@ def _sizes(question: Question, share: int) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
+@lru_cache(1 << 12)
 def _kind(message: str) -> str:
     """Return a refusal without its numbers, so that those of one kind count together."""
     head = re.split(r":\s|; |, which", message)[0]

@@ -7,8 +7,9 @@ the update. train.spec.footprint adds all of it up, which is above each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from train.spec.accounting import held, kept, outside
 from train.spec.accounting.held import Part
@@ -70,6 +71,19 @@ def sheet(config: RunConfig, axes: Axes, device: str = "cuda", sequences: int | 
     size = sequences or config.parallel.micro_batch_sequences or 1
     sheets = [of_rank(config, axes, device, size, rank) for rank in range(axes.pp)]
     return max(sheets, key=lambda one: one.needed)
+
+
+def needed_or_over(config: RunConfig, axes: Axes, device: str, most: int) -> int:
+    """Return what the fullest rank has to have [bytes]; where that is over `most`, what some rank over it has.
+
+    As `sheet`, but quicker for what does not fit: both ends of a pipeline, the fullest as a rule, are asked first.
+    """
+    size, needed = config.parallel.micro_batch_sequences or 1, 0
+    for rank in dict.fromkeys((0, axes.pp - 1, *range(axes.pp))):
+        needed = max(needed, of_rank(config, axes, device, size, rank).needed)
+        if needed > most:
+            break
+    return needed
 
 
 def of_rank(config: RunConfig, axes: Axes, device: str, sequences: int, rank: int) -> Sheet:
@@ -149,9 +163,24 @@ class _Step:
         model = self.config.model
         return 4 * model.experts * self.part.blocks if model.router_bias_speed else 0
 
-    @property
+    @cached_property
     def _moments(self) -> int:
         return held.moments(self.config, self.part, self.axes.fsdp, self.axes.tp, self.axes.ep)
+
+    @cached_property
+    def _modes(self) -> Sequence[str]:
+        """What is kept of each of the rank's blocks."""
+        return kept.modes(self.config, self.part.block_numbers)
+
+    @cached_property
+    def _kept(self) -> Mapping[str, int]:
+        """Bytes that a block keeps of a micro-batch, by what is kept."""
+        each = dict.fromkeys(self._modes)
+        return {mode: kept.block_bytes(self.config, self.axes, self.device, mode, self.sequences) for mode in each}
+
+    @cached_property
+    def _head_kept(self) -> kept.Head:
+        return kept.head(self.config, self.axes, self.device, self.tokens, self.part.sharded)
 
     def moments(self) -> Iterator[Moment]:
         """Yield the moments of a step in their order, of the last micro-batch."""
@@ -176,9 +205,7 @@ class _Step:
     def _made(self, name: str, left: int, more: Mapping[str, int], ended: bool = False) -> Moment:
         """Return a moment with `left` blocks' activations, and `more`. ended: the head's backward pass is done."""
         others = self.waiting - 1.0
-        blocks = kept.modes(self.config, self.part.block_numbers)
-        of = {mode: kept.block_bytes(self.config, self.axes, self.device, mode, self.sequences) for mode in set(blocks)}
-        whole, here = sum(of[mode] for mode in blocks), sum(of[mode] for mode in blocks[:left])
+        whole, here = (sum(self._kept[mode] for mode in modes) for modes in (self._modes, self._modes[:left]))
         cut = self.tokens / self.axes.tp
         of_ends = kept.ends(self.config, self.device, self.part.first, self.part.last) * cut
         of_this = 0.0 if ended else of_ends
@@ -214,7 +241,7 @@ class _Step:
         copied = not self.config.precision.fp8_gather if narrow else not self.part.sharded and self.size < 4
         if not copied:
             return 0
-        modes = kept.modes(self.config, self.part.block_numbers)[:left]
+        modes = self._modes[:left]
         numbers = self.part.block.matrices * max(1, sum(mode != "full" for mode in modes))
         return numbers if narrow else self.size * numbers
 
@@ -238,7 +265,7 @@ class _Step:
         return 2 * numbers.gathered
 
     def _head(self) -> dict[str, int]:
-        found = kept.head(self.config, self.axes, self.device, self.tokens, self.part.sharded)
+        found = self._head_kept
         return {"casts": found.cast, "logits": found.logits, "head": found.weight_gradient + found.hidden}
 
     def _heads_waiting(self) -> int:
@@ -251,7 +278,7 @@ class _Step:
         others = {"gpipe": self.count - 1, "zb1p": self.axes.pp - 1, "zbv": self.axes.pp - 1}.get(schedule, 0)
         if self.axes.pp == 1 or not self.part.last:
             return 0
-        found = kept.head(self.config, self.axes, self.device, self.tokens, self.part.sharded)
+        found = self._head_kept
         hidden = round(self.size * self.tokens * self.config.model.width / self.axes.tp)
         return min(others, self.count - 1) * (found.weight_gradient + hidden)
 
@@ -268,7 +295,7 @@ class _Step:
         if part.sharded:  # this block's in the format of products; before it the last one's, on their way
             before = part.head.gathered if left == part.blocks else block.gathered
             found["gradient buffers"] = self.size * block.gathered + self._reduced * before
-        mode = kept.modes(self.config, part.block_numbers)[left - 1]
+        mode = self._modes[left - 1]
         if mode != "none":
             found["recomputed block"] = kept.recomputed_bytes(self.config, self.axes, self.device, mode, self.sequences)
         return found

@@ -7,7 +7,7 @@ and summed is what train.parallel.fsdp, fsdp1 and ddp make torch do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from train.spec.communication.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Message
@@ -51,32 +51,32 @@ def data_parallel(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBatch
     elif how == "fsdp1":
         yield from _fsdp1(config, axes, micro)
     elif how == "fsdp":
-        for unit, times in Counter(units(config, axes, stage)).items():
+        for unit, times in units(config, axes, stage).items():
             for one in _fsdp(config, axes, unit, micro):
                 yield replace(one, count=times * one.count)
         yield from _fp8_scales(config, axes, stage, micro)
 
 
-def units(config: RunConfig, axes: Axes, stage: Stage) -> Iterator[Unit]:
-    """Yield what FSDP2 gathers at once: each block, embedding and head apart, and the rest with the root.
+def units(config: RunConfig, axes: Axes, stage: Stage) -> Mapping[Unit, int]:
+    """Return what FSDP2 gathers at once, and how often: blocks, embedding and head apart, and the rest with the root.
 
     A tied weight that is needed at both ends of the pass stays with the root.
     """
     ends = end_weights(config.model, config.data.vocab_size, stage.first, stage.last)
     weights = block_weights(config.model)
     shared = {name: weights.pop(name) for name, one in list(weights.items()) if one.experts and axes.ep > 1}
-    kinds = {fp8: _unit("block", weights, config, axes, again=True, fp8=fp8) for fp8 in (False, True)}
-    for number in stage.blocks:
-        yield kinds[_in_fp8(config, number)]
-        if shared:
-            yield replace(_unit("experts", shared, config, axes, again=True), axis="expert_fsdp")
+    narrow = Counter(_in_fp8(config, number) for number in stage.blocks)
+    found = Counter({_unit("block", weights, config, axes, again=True, fp8=fp8): n for fp8, n in narrow.items()})
+    if shared and stage.blocks:
+        found[replace(_unit("experts", shared, config, axes, again=True), axis="expert_fsdp")] += len(stage.blocks)
     apart = [("head", "output.weight", False)] if "output.weight" in ends else []
     if "embedding.weight" in ends and ("output.weight" in ends or not stage.last):
         apart.append(("embedding", "embedding.weight", True))
     for of, name, again in apart:
-        yield _unit(of, {name: ends.pop(name)}, config, axes, again=again)
+        found[_unit(of, {name: ends.pop(name)}, config, axes, again=again)] += 1
     if ends:
-        yield _unit("root", ends, config, axes, again=False)
+        found[_unit("root", ends, config, axes, again=False)] += 1
+    return found
 
 
 def _unit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -23,7 +22,7 @@ def exchanges(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBatches) 
     gradients of what arrived, are those that came. What is made again is sent again, both ways.
     """
     model = config.model
-    for sequences, count in Counter(micro.sizes).items():
+    for sequences, count in micro.counts.items():
         tokens = sequences * config.data.sequence_length // axes.cp
         layers, again = len(stage.blocks), recomputed(config, stage)
         sent = list(

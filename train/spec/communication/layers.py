@@ -34,7 +34,7 @@ def tensor_parallel(
     """Yield what a rank of tensor parallelism, as the trainer has it, sends for one stage in a step."""
     layers, again = len(stage.blocks), recomputed(config, stage)
     tokens = config.data.sequence_length // axes.cp
-    for sequences, count in Counter(micro.sizes).items():
+    for sequences, count in micro.counts.items():
         size = stream_bytes(config, axes, sequences)
 
         def sent(what: str, times: int, of: str, phase: str, *, size: int = size, count: int = count) -> Message:
@@ -59,15 +59,15 @@ def tensor_parallel(
                 numbers = STATISTICS + (config.optim.label_smoothing > 0)
                 whole = axes.tp * numbers * rows * 4
                 yield sent(ALL_GATHER, chunks, "statistics of logits", "forward", size=whole)
-    whole = sum(largest_shard(weight, axes.fsdp, axes.tp) for weight in whole_weights(config, stage))
+    whole = sum(times * largest_shard(one, axes.fsdp, axes.tp) for one, times in whole_weights(config, stage))
     yield Message(ALL_REDUCE, "tp", axes.tp, FULL * whole, 1, "gradients of norms", "update")
 
 
-def whole_weights(config: RunConfig, stage: Stage) -> list[Weight]:
-    """Return the weights of a stage that every rank of tensor parallelism holds whole: its norms."""
+def whole_weights(config: RunConfig, stage: Stage) -> list[tuple[Weight, int]]:
+    """Return the weights that every rank of tensor parallelism holds whole, a stage's norms, and how many of each."""
     blocks = [weight for weight in block_weights(config.model).values() if weight.tp_dim is None]
     ends = end_weights(config.model, config.data.vocab_size, stage.first, stage.last).values()
-    return [*blocks * len(stage.blocks), *(weight for weight in ends if weight.tp_dim is None)]
+    return [*((one, len(stage.blocks)) for one in blocks), *((one, 1) for one in ends if one.tp_dim is None)]
 
 
 def head_chunks(config: RunConfig, axes: Axes, tokens: int, device: str) -> list[int]:
@@ -90,7 +90,7 @@ def context_parallel(config: RunConfig, axes: Axes, stage: Stage, micro: MicroBa
     """
     model, layers, again = config.model, len(stage.blocks), recomputed(config, stage)
     channels = 2 * kv_heads(model) // axes.tp * head_dim(model)
-    for sequences, count in Counter(micro.sizes).items():
+    for sequences, count in micro.counts.items():
         size = sequences * config.data.sequence_length * channels * short(config)
         yield Message(ALL_GATHER, "cp", axes.cp, size, layers * count, "keys and values", "forward")
         yield Message(ALL_GATHER, "cp", axes.cp, size, again * count, "keys and values, recomputed", "backward")

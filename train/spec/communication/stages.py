@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from train.spec.config import RunConfig
 from train.spec.footprint import micro_batch_sequences
@@ -36,6 +39,11 @@ class MicroBatches:
 
     sizes: tuple[int, ...]
     passes: int = 0
+
+    @cached_property
+    def counts(self) -> Mapping[int, int]:
+        """How many there are of each size, in the order in which sizes come first."""
+        return Counter(self.sizes)
 
 
 def stages(config: RunConfig, axes: Axes, rank: int) -> tuple[Stage, ...]:

@@ -5,7 +5,6 @@ Evaluations, checkpoints, the flags that ranks raise between steps, and Muon's e
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from train.spec.communication.data_parallel import FULL, data_parallel
@@ -53,7 +52,7 @@ def pipeline(config: RunConfig, axes: Axes, rank: int, micro: MicroBatches) -> I
     mine = stages(config, axes, rank)
     size = stream_bytes(config, axes, 1) // axes.tp
     for stage in mine:
-        for sequences, count in Counter(micro.sizes).items():
+        for sequences, count in micro.counts.items():
             if not stage.last and rank_of(config.parallel, stage.number + 1) != rank:
                 yield Message(SEND, "pp", axes.pp, size * sequences, count, "residual stream", "forward")
             if not stage.first and rank_of(config.parallel, stage.number - 1) != rank:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,20 @@ from study.planning.parallel.space import (
     UNEVEN,
     Candidate,
     Space,
+    _others,
+    _parallels,
     _schedules,
+    _sizes,
     meshes,
+    refusal,
     smallest,
     space,
 )
 from study.planning.parallel.words import command
 from tests.study.planning.parallel.questions import CPU, MODEL, config, question
 from train.spec import mesh
+from train.spec.accounting.step import needed_or_over, sheet
+from train.spec.axes import MESH_AXES
 from train.spec.communication.cluster import write_profile
 from train.spec.config import CompileConfig
 from train.spec.mesh import Axes
@@ -228,3 +236,54 @@ def test_stages_of_a_rank(given: dict[str, Any], fixed: tuple[str, ...], interle
     one = replace(asked, config=replace(asked.config, parallel=replace(parallel, pp_schedule="1f1b")),
                   fixed=frozenset({*fixed, "parallel.pp_schedule"}))  # fmt: skip
     assert list(_schedules(one)) == [("1f1b", 1)]
+
+
+EXPERTS = replace(MODEL, mlp_width=704, experts=8, shared_experts=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "sections"),
+    [
+        (("gpus=8",), {}),
+        (("gpus=24",), {"model": replace(MODEL, kv_heads=2, mlp_width=2820)}),
+        (("gpus=8",), {"model": EXPERTS}),
+        (("gpus=16", "parallel.zero=1"), {"compile": CompileConfig(blocks=None)}),
+        (("gpus=8", "memory.checkpointing=full", "precision=bf16"), {}),
+        ((f"cluster={CPU}", "gpus=2"), {}),
+    ],
+)
+def test_the_space_is_that_of_asking_the_trainer_about_every_layout(
+    words: tuple[str, ...], sections: dict[str, Any]
+) -> None:
+    asked = question(*words, **sections)
+    base, candidates, refused = asked.config, [], Counter[str]()
+    assert base.batch.tokens is not None
+    for axes in meshes(asked):
+        sizes = _sizes(asked, mesh.share_of_batch(base, axes))
+        too_many = axes.data > base.batch.tokens // base.data.sequence_length
+        unfit = TOO_MANY if too_many else "" if profiles.groups_joined(asked.profile, axes) else UNEVEN
+        for parallel in _parallels(asked, axes):
+            for memory, precision, either in _others(asked):
+                for compiled in either:
+                    one = replace(base, parallel=parallel, memory=memory, precision=precision, compile=compiled)
+                    why = unfit or refusal(one, asked.gpus)
+                    if not why:
+                        candidates += [(axes, one, size) for size in sizes]
+                        break
+                    refused[why] += len(sizes)
+    there = space(asked)
+    assert [(one.axes, one.layout.config, one.sequences) for one in there.candidates] == candidates
+    assert [one.number for one in there.candidates] == list(range(len(candidates)))
+    assert there.refused == refused
+
+
+@pytest.mark.parametrize("name", [{"tp": 2}, {"pp": 4, "pp_schedule": "1f1b", "pp_stages": 1}, {"dp_shard": 4}])
+def test_what_does_not_fit_is_known_by_one_rank_that_is_too_full(name: dict[str, Any]) -> None:
+    asked = question("gpus=4")
+    parallel = replace(asked.config.parallel, micro_batch_sequences=2, **{"dp_shard": 1, **name})
+    one = replace(asked.config, parallel=parallel)
+    axes = mesh.axes(parallel, math.prod(size for key, size in name.items() if key in MESH_AXES))
+    exact = sheet(one, axes, "cuda").needed
+    assert needed_or_over(one, axes, "cuda", exact) == exact
+    assert exact - 1 < needed_or_over(one, axes, "cuda", exact - 1) <= exact
+    assert 1 < needed_or_over(one, axes, "cuda", 1) <= exact
