@@ -63,8 +63,8 @@ def main(arguments: list[str] | None = None, flag: StopFlag | None = None, start
         said = not_installed(error)
         print(f"error: {said}", file=sys.stderr) if said else traceback.print_exc()
         return _failed(REFUSED if said else FAILED)
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        _report(error, options.config.parent)
         return _failed()
     finally:
         gc.enable()
@@ -180,10 +180,11 @@ def _train(trainer: Trainer, until: int | None, saves: bool) -> int:
             if end is End.REACHED and trainer.state.tokens < budget:
                 goes_on = further(pauses, trainer.state.tokens, trainer.world, trainer.flag)
     except SaveError as error:
-        print(f"error: the run's state could not be saved: {error}", file=sys.stderr)
+        if not _report_gone(trainer.folder):
+            print(f"error: the run's state could not be saved: {error}", file=sys.stderr)
         return _failed()
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        _report(error, trainer.folder)
         return _failed()
     finally:
         trainer.close()
@@ -192,6 +193,24 @@ def _train(trainer: Trainer, until: int | None, saves: bool) -> int:
         by = trainer.flag.received.name if trainer.flag.received else "a signal to another rank"
         say(f"stopped by {by} at step {trainer.state.step}, {'checkpoint saved' if saves else 'nothing saved'}")
     return {End.REACHED: REACHED, End.DIVERGED: DIVERGED, End.INTERRUPTED: INTERRUPTED}[end]
+
+
+def _report(error: Exception, folder: Path) -> None:
+    """Print the error being handled: as a traceback, unless it follows from a run's folder that is gone."""
+    if not (isinstance(error, OSError) and _report_gone(folder)):
+        traceback.print_exc()
+
+
+def _report_gone(folder: Path) -> bool:
+    """Say so where a run's folder is no longer there; return whether that is so."""
+    if folder.is_dir():
+        return False
+    print(
+        f"error: {folder} is gone: it was moved or removed while the run used it. Started again where it is now, the "
+        "run resumes",
+        file=sys.stderr,
+    )
+    return True
 
 
 def _failed(code: int = FAILED) -> int:

@@ -65,6 +65,21 @@ def main(arguments: list[str] | None = None) -> int:
     signals = Signals()
     signals.install()
     study = StudyFolder(given.folder.absolute())
+    try:
+        return _advance(study, given, signals)
+    except OSError:
+        if study.path.is_dir():
+            raise
+        print(
+            f"study.job: {study.path} is gone: it was moved or removed while this job used it. Where the study is now, "
+            "python -m study retry resumes its points",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _advance(study: StudyFolder, given: argparse.Namespace, signals: Signals) -> int:
+    """Advance the point, or the points, of this job."""
     state = ledger.read(study)
     batch = state.batches.get(given.name)
     if batch is None:

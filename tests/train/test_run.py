@@ -141,6 +141,31 @@ def test_divergence_is_an_outcome(tmp_path: Path, tiny: RunConfig, main: Main) -
     assert "already diverged" in main(config, run.DIVERGED)
 
 
+@pytest.mark.parametrize("step", [1, 30])
+def test_a_run_whose_folder_is_moved_says_so_leaves_nothing_there_and_resumes_where_it_is(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    tiny = replace(tiny, runtime=replace(tiny.runtime, checkpoint_seconds=0.0))
+    before, after, undisturbed = tmp_path / "before", tmp_path / "after", tmp_path / "undisturbed"
+    main(write_config(undisturbed, tiny), 0)
+    true, seen = ParallelModel.forward_backward, []
+
+    def moved(*arguments: Any) -> Tensor:
+        seen.append(0)
+        if len(seen) == step:
+            before.rename(after)
+        return true(*arguments)
+
+    monkeypatch.setattr(ParallelModel, "forward_backward", moved)
+    said = main(write_config(before, tiny), run.FAILED)
+    assert f"error: {before} is gone: it was moved or removed" in said
+    assert "Traceback" not in said
+    assert not before.exists()
+    main(after / "config.yaml", 0)
+    assert [one.get("step") for one in records(after)] == [one.get("step") for one in records(undisturbed)]
+    assert read_outcome(after)["loss"] == read_outcome(undisturbed)["loss"]
+
+
 def test_a_last_step_without_a_finite_loss_ends_a_run_as_any_other(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,9 +87,12 @@ def staging_of(root: Path, step: int) -> Path:
 
 
 def stage(root: Path, step: int) -> Path:
-    """Make and return an empty staging folder for a step, after removing what killed saves left."""
+    """Make and return an empty staging folder for a step, after removing what killed saves left.
+
+    FileNotFoundError where the run's folder is not there: one that was moved is not begun anew at its old place.
+    """
     if not root.is_dir():
-        root.mkdir(parents=True)
+        root.mkdir()
         sync_folder(root.parent)
     discard(root)
     staging = staging_of(root, step)
@@ -276,7 +279,11 @@ def share(files: Mapping[str, Any], rank: int, size: int) -> list[str]:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return a checkpoint's manifest; ValueError, KeyError, TypeError or OSError where it is not one."""
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    text = (folder / MANIFEST).read_bytes()
+    try:
+        manifest = json.loads(text)
+    except ValueError:
+        raise ValueError(f"{MANIFEST} is {'cut off or damaged' if text.strip() else 'empty'}") from None
     if manifest["format"] != FORMAT:
         raise ValueError(f"format {manifest['format']!r}, this version reads {FORMAT}")
     for name in ("progress", "identity"):

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -48,3 +49,7 @@ class Disk(FileSystem):
             if behind is None:
                 raise
             raise OSError(behind.errno, behind.strerror, str(path)) from error
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Make a folder, but not those above it: torch would begin a run that was moved anew at its old place."""
+        Path(path).mkdir(exist_ok=True)

@@ -127,6 +127,20 @@ def test_a_signal_is_passed_on_and_the_next_attempt_resumes(tmp_path: Path) -> N
     assert json.loads(study.run(key).attempt(2).job.read_text())["restart"] == 1
 
 
+def test_a_job_whose_study_is_moved_says_so_and_leaves_nothing_there(tmp_path: Path) -> None:
+    study, key = prepared(tmp_path, SLOW)
+    process = start_job(study)
+    wait_until("it trains", study.run(key).metrics.exists)
+    moved = StudyFolder(study.path.rename(tmp_path / "moved"))
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 1, said
+    assert f"study.job: {study.path} is gone: it was moved or removed" in said
+    assert "Traceback" not in said
+    assert not study.path.exists()
+    assert moved.run(key).attempt(1).job.exists()
+
+
 def test_a_run_that_another_attempt_holds_is_left_alone(tmp_path: Path) -> None:
     study, key = prepared(tmp_path, 1)
     study.run(key).path.mkdir()

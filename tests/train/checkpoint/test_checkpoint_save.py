@@ -429,3 +429,23 @@ def test_killed_while_saving_the_newest_is_whole_and_none_is_lost(tmp_path: Path
         assert step in (confirmed, confirmed + 1)
         assert torch.equal(read_all(found)["weights"], torch.full((200_000,), float(step)))
         confirmed = step
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [(b"", "is empty"), (b'{"form', "is cut off or damaged"), (b"\xff{", "is cut")]
+)
+def test_a_manifest_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes, why: str
+) -> None:
+    (tmp_path / "step-000000008").mkdir()
+    (tmp_path / "step-000000008" / "manifest.json").write_bytes(text)
+    assert newest(tmp_path) is None
+    assert f"step-000000008 is incomplete (manifest.json {why}" in capsys.readouterr().err
+
+
+def test_a_save_does_not_make_a_run_anew_that_was_moved(tmp_path: Path) -> None:
+    saver = Saver(tmp_path / "moved" / "checkpoints", background=False)
+    saver.save(1, collect([nn.Linear(2, 2)], []), {})
+    with pytest.raises(SaveError, match="No such file or directory"):
+        saver.wait()
+    assert list(tmp_path.iterdir()) == []
