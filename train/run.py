@@ -140,7 +140,7 @@ def _prepared(config: RunConfig, options: argparse.Namespace, flag: StopFlag, st
         gpu_share.keep_to_it(device)
     distributed.join(world, device, max(config.runtime.start_seconds, config.runtime.timeout_seconds + 60.0))
     if config.runtime.deterministic:
-        make_deterministic(device)
+        make_deterministic(device, compiles=device.type == "cuda" or bool(config.compile.blocks))
     elif config.health.probe_steps and device.type == "cuda":
         raise ValueError("health.probe_steps compares bits: on a GPU set runtime.deterministic=true")
     gpu = gpu_of(device)

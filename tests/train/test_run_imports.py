@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.runs import REPOSITORY, write_config
+from tests.train.runs import REPOSITORY, with_runtime, write_config
 from train.spec.config import RunConfig
 
 WATCHED = """
@@ -69,8 +69,11 @@ def test_wrong_arguments_are_exit_code_2(
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_by_the_end_of_its_first_step_a_run_on_one_cpu_has_loaded_nothing_dear(tiny: RunConfig, tmp_path: Path) -> None:
-    config = write_config(tmp_path / "run", tiny)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_by_the_end_of_its_first_step_a_run_on_one_cpu_has_loaded_nothing_dear(
+    tiny: RunConfig, tmp_path: Path, deterministic: bool
+) -> None:
+    config = write_config(tmp_path / "run", with_runtime(tiny, deterministic=deterministic))
     arguments = [sys.executable, "-c", WATCHED, ",".join(DEAR), "--config", str(config), "--until", "256"]
     ended = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, timeout=900, check=False)
     assert ended.stdout.splitlines()[-1:] == ["0 2 []"], ended.stderr

@@ -12,11 +12,18 @@ import os
 import torch
 
 
-def make_deterministic(device: torch.device) -> None:
-    """Make torch choose kernels whose sums have one order, or raise where it has none; call before anything runs."""
+def make_deterministic(device: torch.device, compiles: bool) -> None:
+    """Make torch choose kernels whose sums have one order, or raise where it has none; call before anything runs.
+
+    compiles: whether the run may compile something. Compiled code has a mode of its own, and to set it imports the
+    compiler, which takes longer than all else that a run on a CPU imports.
+    """
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
         torch.backends.cudnn.benchmark = False  # picks kernels by their speed of the day
-    torch.use_deterministic_algorithms(True)
+    if compiles:
+        torch.use_deterministic_algorithms(True)
+    else:
+        torch.set_deterministic_debug_mode("error")
     # Costs time and changes nothing that is computed.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

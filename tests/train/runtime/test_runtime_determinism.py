@@ -28,12 +28,13 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize(("device", "workspace"), [("cpu", None), ("cuda", ":4096:8")])
-def test_the_mode_refuses_what_has_no_one_order(device: str, workspace: str | None) -> None:
+def test_the_mode_refuses_what_has_no_one_order(device: str, workspace: str | None, compiles: bool) -> None:
     place, value = torch.tensor([0, 0]), torch.tensor([1.0, 2.0])
     torch.zeros(3).put_(place, value)  # of two values for one place any may stay
     torch.backends.cudnn.benchmark = True
-    make_deterministic(torch.device(device))
+    make_deterministic(torch.device(device), compiles)
     with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
         torch.zeros(3).put_(place, value)
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == workspace
