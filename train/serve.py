@@ -161,7 +161,7 @@ def _let_go_of(asked: Attempt) -> None:
 
 def main() -> int:
     """Serve at the socket that the command line names."""
-    if len(sys.argv) < 2:
+    if len(sys.argv) != 2 or not sys.argv[1].isdecimal():
         from train.spec.interrupts import no_command
 
         no_command("train.serve", "jobs start it by themselves to train several points in one process")

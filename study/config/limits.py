@@ -29,6 +29,7 @@ LIMITS: Mapping[str, Limit] = {
     "search.resample": Limit(lambda value: 0 <= value <= 1, "a probability, 0 to 1"),
     "cluster.mem_gb": POSITIVE,
     "cluster.gpu_memory_gb": POSITIVE,
+    "cluster.time_minutes": Limit(lambda value: 1 <= value <= 5_256_000, "1 minute to ten years"),
     "cluster.array_parallelism": AT_LEAST_ONE,
     "cluster.poll_seconds": POSITIVE,
     "cluster.signal_seconds": NOT_NEGATIVE,

@@ -7,6 +7,7 @@ composes, freezes and submits them, and returns: jobs live on without this proce
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ from study.sweep.submit import submit
 NAMESPACE = "hydra_plugins.scaling_study"
 DECIDE = ("search", "study", "search.name")
 """Keys and groups that say whether a command is a search."""
+MOST = 100_000
+"""Points of one command: more are a slip, and would be made for hours."""
 
 
 def register() -> None:
@@ -173,7 +176,7 @@ class StudyLauncher(Launcher):
 def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
     """Return the override list of each combination of the lists; of a key given twice, the last counts.
 
-    ValueError for a continuous range, whose values a grid cannot list, and for a list of no values.
+    ValueError for a continuous range, whose values a grid cannot list, for a list of no values, and for more than MOST.
     """
     lists: dict[str, list[str]] = {}
     for override in overrides:
@@ -181,7 +184,8 @@ def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
         if not override.is_sweep_override():
             lists[key] = [f"{key}={override.get_value_element_as_str()}" if "=" in _line(override) else key]
         elif override.is_discrete_sweep():
-            lists[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            values = itertools.islice(override.sweep_string_iterator(), MOST + 1)
+            lists[key] = [f"{key}={value}" for value in values]
             if not lists[key]:
                 raise ValueError(
                     f"{_line(override)} lists no value: in range(start,stop) the stop must be the larger one"
@@ -191,7 +195,18 @@ def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
                 f"{_line(override)} is a continuous range, whose values a grid cannot list: "
                 f"give {key}=a,b,c or {key}=range(start,stop,step)"
             )
+    count = math.prod(len(values) for values in lists.values())
+    if count > MOST:
+        longest = max(lists, key=lambda key: len(lists[key]))
+        raise ValueError(
+            f"-m lists more than {MOST:,} points ({longest} alone has {_at_most(len(lists[longest]))} values): "
+            "shorten the lists, or let a search draw from them (search=random search.trials=N)"
+        )
     return list(dict.fromkeys(itertools.product(*lists.values())))
+
+
+def _at_most(count: int) -> str:
+    return f"more than {MOST:,}" if count > MOST else f"{count:,}"
 
 
 def _is_fixed(override: Override) -> bool:

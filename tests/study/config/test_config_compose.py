@@ -187,6 +187,19 @@ def test_an_interval_is_refused_for_a_grid() -> None:
         parsed("optim.lr=interval(0.1,1)")
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (("seed=range(0,1000000000000)",), r"seed alone has more than 100,000 values"),
+        (("seed=range(0,1001)", "optim.lr_scale=range(1,101)"), r"seed alone has 1,001 values"),
+    ],
+)
+def test_more_points_than_anybody_means_are_refused_at_once(lines: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ValueError, match=rf"-m lists more than 100,000 points \({words}\): .*search=random"):
+        parsed(*lines)
+    assert len(parsed("seed=range(0,1000)", "optim.lr_scale=range(1,101)")) == 100_000
+
+
 def test_the_design_multiplies_with_the_lists(source: HydraSource) -> None:
     base = ("study=smoke", "search.budgets=[1e10,1e11]", "search.ratios=[1,10]")
     points = expand([(*base, "seed=0"), (*base, "seed=1")], Composer(source))

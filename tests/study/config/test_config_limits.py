@@ -20,6 +20,7 @@ SIDES: dict[str, tuple[float, float]] = {
     "search.resample": (1, 1 + TINY),
     "cluster.mem_gb": (TINY, 0),
     "cluster.gpu_memory_gb": (TINY, 0),
+    "cluster.time_minutes": (5_256_000, 5_256_001),
     "cluster.array_parallelism": (1, 0),
     "cluster.poll_seconds": (TINY, 0),
     "cluster.signal_seconds": (0, -1),
@@ -30,7 +31,11 @@ SIDES: dict[str, tuple[float, float]] = {
     "retry.exclude_most": (0, -1),
     "retry.exclude_hours": (0, -TINY),
 }
-BELOW: dict[str, tuple[float, float]] = {"search.quantile": (TINY, 0), "search.resample": (0, -TINY)}
+BELOW: dict[str, tuple[float, float]] = {
+    "search.quantile": (TINY, 0),
+    "search.resample": (0, -TINY),
+    "cluster.time_minutes": (1, 0),
+}
 
 
 def with_value(name: str, value: float | None) -> StudyConfig:
