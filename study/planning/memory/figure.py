@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -20,6 +20,8 @@ GROUPS = {
     "margin, context, NCCL": ("margin", "context", "NCCL"),
 }
 """Components that have one colour together; all others have one each."""
+HAIRLINE = 1e-3
+"""The smallest part that is drawn, and named in the legend, as a share of the axis: about a pixel."""
 BESIDE = "margin, context, NCCL"
 COLOURS = (BLUE, ORANGE, GREEN, PINK, "#f0d43a", "#4c37a3", "#8a5a2b", "#86cbea")
 """Of what bars consist of, one after the other, no two alike; what is beside the tensors is grey."""
@@ -40,7 +42,7 @@ def draw(bars: Mapping[str, Mapping[str, int]], order: Sequence[str], limit: Lim
     from matplotlib.figure import Figure
 
     drawn = {name: grouped(parts) for name, parts in bars.items()}
-    shown = [group for group in dict.fromkeys(map(_group, order)) if any(parts.get(group) for parts in drawn.values())]
+    shown = visible(drawn.values(), map(_group, order), limit.memory)
     settings: Any = rc()
     with mpl.rc_context(settings):
         figure = Figure(figsize=(8.0, 2.2 + 0.36 * len(bars)), layout="constrained")
@@ -62,6 +64,12 @@ def draw(bars: Mapping[str, Mapping[str, int]], order: Sequence[str], limit: Lim
         for path in found:
             figure.savefig(path, format=path.suffix[1:], dpi=DOTS)
     return found
+
+
+def visible(bars: Collection[Mapping[str, int]], order: Iterable[str], memory: int) -> list[str]:
+    """Return which parts of bars are wide enough to be seen beside a memory [bytes], each once, in their order."""
+    least = HAIRLINE * max([memory, *(sum(parts.values()) for parts in bars)])
+    return [name for name in dict.fromkeys(order) if any(parts.get(name, 0) >= least for parts in bars)]
 
 
 def colours(components: Sequence[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from analysis.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PINK
 
@@ -11,6 +12,8 @@ DOTS = 150
 """Resolution of the PNG [dots per inch]."""
 COLOURS = (BLUE, MUTED, ORANGE, PINK, GREEN)
 """Of computing, launches, messages, the bubble and the update, as in the picture of a step."""
+HAIRLINE = 1e-3
+"""The smallest part that the legend names, as a share of the longest bar: about a pixel."""
 WIDTH = 9.0
 """Of the picture [inches]."""
 
@@ -30,13 +33,15 @@ def draw(
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     places = [str(place) for place in range(1, len(bars) + 1)]
-    starts = [0.0] * len(bars)
+    starts, longest = [0.0] * len(bars), max(sum(parts.values()) for _, parts in bars)
     for part, colour in zip(bars[0][1], COLOURS, strict=True):
         sizes = [1e3 * parts[part] for _, parts in bars]
-        axes.barh(places, sizes, left=starts, label=part, color=colour, height=0.45)
+        seen = any(parts[part] >= HAIRLINE * longest for _, parts in bars)
+        axes.barh(places, sizes, left=starts, label=part if seen else None, color=colour, height=0.45)
         starts = [start + size for start, size in zip(starts, sizes, strict=True)]
     for place, (name, _) in enumerate(bars):
-        axes.annotate(name, (0, place - 0.27), fontsize=7, va="bottom", annotation_clip=False)
+        clear_of_axis: Any = {"xytext": (3, 0), "textcoords": "offset points"}
+        axes.annotate(name, (0, place - 0.27), fontsize=7, va="bottom", annotation_clip=False, **clear_of_axis)
     most = max([*starts, *(1e3 * value for value in marks.values())])
     for place, whole in enumerate(starts):
         beyond = max(whole, 1e3 * marks.get(place + 1, 0.0))

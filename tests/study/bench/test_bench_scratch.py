@@ -56,6 +56,10 @@ def test_a_command_that_is_ended_leaves_no_folder_and_no_rank(
         finally:
             started.kill()
     assert started.returncode == code, said
+    assert b"Traceback" not in said
+    if number == signal.SIGINT:
+        assert [line for line in said.splitlines() if b"interrupted" in line] == [said.splitlines()[-1]]
+    assert not list(tmp_path.rglob("*.tmp")) and not list(tmp_path.rglob("measured.*")), "nothing was measured"
     assert not list(temporary.iterdir())
     assert not [path.name for path in pids.iterdir() if Path("/proc", path.name).exists()]
 

@@ -16,7 +16,7 @@ import pytest
 from study.__main__ import main
 from study.config.schema import ClusterConfig, StudyConfig
 from study.config.single import composed
-from study.planning.memory.figure import COLOURS, colours, grouped
+from study.planning.memory.figure import COLOURS, colours, grouped, visible
 from study.planning.memory.generation import Generating, generating
 from study.planning.memory.generation import verdict as said_of
 from study.planning.memory.question import Question, Subject, ask, axes_of
@@ -378,3 +378,13 @@ def test_the_page_shows_what_its_commands_print(command: str, shown: str, capsys
     assert len(SHOWN) == 3
     assert main(shlex.split(command)) == 0
     assert capsys.readouterr().out == f"{shown}\n"
+
+
+def test_the_legend_names_no_part_that_is_too_small_to_see() -> None:
+    bars = [{"weights": 40_000, "messages": 79, "logits": 0}, {"weights": 30_000, "messages": 0, "moments": 80}]
+    order = ["weights", "moments", "weights", "messages", "logits"]
+    assert visible(bars, order, 80_000) == ["weights", "moments"]
+    assert visible(bars, order, 79_000) == ["weights", "moments", "messages"], "against the axis, not against a bar"
+    assert visible([{"weights": 100_000, "moments": 80}], order, 80_000) == ["weights"], (
+        "which a bar may be longer than"
+    )

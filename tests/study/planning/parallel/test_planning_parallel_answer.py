@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from study.__main__ import main
 from study.planning.parallel.answer import Answer, answer, as_words, cure, needed
 from study.planning.parallel.answer import settings as settings_of
-from study.planning.parallel.figure import _written
+from study.planning.parallel.figure import _written, draw
 from study.planning.parallel.links import by_level, fullest
 from study.planning.parallel.profiles import profile
 from study.planning.parallel.question import Question, ask
@@ -204,3 +204,11 @@ def test_the_command_answers_in_text_json_and_files(tmp_path: Path, capsys: pyte
 def test_words_reach_the_question() -> None:
     found = ask(["cluster=h200_x8_400g", "top=2", "parallel=auto"], config)
     assert found.top == 2 and found.words == ("parallel=auto",)
+
+
+@pytest.mark.parametrize(("launches", "named"), [(0.0, False), (5e-5, False), (2e-2, True)])
+def test_the_legend_of_layouts_names_what_can_be_seen(launches: float, named: bool, tmp_path: Path) -> None:
+    parts = {"computing": 1.0, "launches": launches, "messages": 0.1, "bubble": 0.2, "update": 0.3}
+    draw([("shards 8", parts), ("shards 4", {**parts, "launches": 0.0})], "", tmp_path, {})
+    drawn = re.findall(r">([^<>]+)</text>", (tmp_path / "parallel.svg").read_text("utf-8"))
+    assert [part for part in parts if part in drawn] == [part for part in parts if named or part != "launches"]
