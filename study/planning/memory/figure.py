@@ -21,7 +21,7 @@ GROUPS = {
 }
 """Components that have one colour together; all others have one each."""
 HAIRLINE = 1e-3
-"""The smallest part that is drawn, and named in the legend, as a share of the axis: about a pixel."""
+"""The smallest part that the legend names, as a share of the axis: about a pixel."""
 BESIDE = "margin, context, NCCL"
 COLOURS = (BLUE, ORANGE, GREEN, PINK, "#f0d43a", "#4c37a3", "#8a5a2b", "#86cbea")
 """Of what bars consist of, one after the other, no two alike; what is beside the tensors is grey."""
@@ -42,7 +42,8 @@ def draw(bars: Mapping[str, Mapping[str, int]], order: Sequence[str], limit: Lim
     from matplotlib.figure import Figure
 
     drawn = {name: grouped(parts) for name, parts in bars.items()}
-    shown = visible(drawn.values(), map(_group, order), limit.memory)
+    shown = [group for group in dict.fromkeys(map(_group, order)) if any(parts.get(group) for parts in drawn.values())]
+    named = visible(drawn.values(), shown, limit.memory)
     settings: Any = rc()
     with mpl.rc_context(settings):
         figure = Figure(figsize=(8.0, 2.2 + 0.36 * len(bars)), layout="constrained")
@@ -51,7 +52,9 @@ def draw(bars: Mapping[str, Mapping[str, int]], order: Sequence[str], limit: Lim
         names, starts = list(drawn), [0.0] * len(drawn)
         for component, colour in colours(shown).items():
             sizes = [drawn[name].get(component, 0) / 1e9 for name in names]
-            axes.barh(names, sizes, left=starts, label=component, color=colour, height=0.7, edgecolor=PAPER, lw=0.4)
+            drawn_bars = axes.barh(names, sizes, left=starts, color=colour, height=0.7, edgecolor=PAPER, lw=0.4)
+            if component in named:
+                drawn_bars.set_label(component)
             starts = [start + size for start, size in zip(starts, sizes, strict=True)]
         memory = limit.memory / 1e9
         axes.axvline(memory, color=INK, linewidth=1.2, linestyle="--")
@@ -59,7 +62,8 @@ def draw(bars: Mapping[str, Mapping[str, int]], order: Sequence[str], limit: Lim
         axes.grid(False, axis="y")
         axes.invert_yaxis()
         figure.suptitle(limit.title, fontsize=SMALL, x=0.01, ha="left", color=INK)
-        figure.legend(loc="outside lower center", ncols=4, frameon=False, labelcolor=INK)
+        if named:
+            figure.legend(loc="outside lower center", ncols=4, frameon=False, labelcolor=INK)
         found = [out / "memory.svg", out / "memory.png"]
         for path in found:
             figure.savefig(path, format=path.suffix[1:], dpi=DOTS)
