@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from study.planning.parallel import profiles
 from study.planning.parallel.links import fullest
 from study.planning.parallel.pace import Pace
+from study.planning.parallel.progress import Progress, silent
 from study.planning.parallel.question import Question
 from study.planning.parallel.room import Room, least_states
 from study.planning.parallel.search import Bounds, Found, Priced, Prices, least_memory, search
@@ -98,9 +99,9 @@ class Answer:
         return self.found.best
 
 
-def answer(question: Question, model: Model) -> Answer:
+def answer(question: Question, model: Model, told: Progress = silent) -> Answer:
     """Return the answer by a model of the step; ValueError where nothing can run on so many GPUs."""
-    there = space(question)
+    there = space(question, told)
     if not there.candidates:
         raise ValueError(_nothing(question, there))
     room, pace, profile = Room(question), Pace(question), question.profile
@@ -109,7 +110,7 @@ def answer(question: Question, model: Model) -> Answer:
         lambda one: needed_or_over(one.config, one.axes, question.device, question.memory),
         lambda one: model(one.config, one.axes, profile),
     )
-    found = search(there.candidates, bounds, prices, question.memory, question.top)
+    found = search(there.candidates, bounds, prices, question.memory, question.top, told=told)
     sent = tuple(fullest(profile, one.candidate.config, one.candidate.axes) for one in found.best)
     answered = Answer(question, there, found, sent)
     if found.best:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from study.planning.parallel import words as told
 from study.planning.parallel.answer import Answer, answer
 from study.planning.parallel.figure import draw
 from study.planning.parallel.measured import Measurement
+from study.planning.parallel.progress import Shown
 from study.planning.parallel.question import ask
 from study.planning.reply import Reply, write
 from train.spec.step_time import step_time
@@ -20,7 +22,11 @@ from train.spec.step_time import step_time
 
 def answered(words: Sequence[str]) -> Answer:
     """Return the answer to the words; ValueError for what the user can put right."""
-    return answer(ask(words, composed), step_time)
+    told = Shown(sys.stderr)
+    try:
+        return answer(ask(words, composed), step_time, told)
+    finally:
+        told.end()
 
 
 def reply(words: Sequence[str], found: Answer, measured: Measurement | None = None) -> Reply:

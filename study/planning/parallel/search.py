@@ -12,10 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from study.planning.parallel.progress import Progress, silent
 from study.planning.parallel.space import Candidate
 
 MADE_UP = 1e-9
 """By how much of itself a bound may be above an exact time for the last digits' sake."""
+
+
+OFTEN = 1 << 10
+"""Candidates between two words of progress."""
 
 
 class Timed(Protocol):
@@ -77,18 +82,33 @@ class Prices(Generic[Time]):
     timed: Callable[[Candidate], Time]
 
 
-def search(candidates: Sequence[Candidate], bound: Bounds, prices: Prices[Time], memory: int, top: int) -> Found[Time]:
+def search(
+    candidates: Sequence[Candidate],
+    bound: Bounds,
+    prices: Prices[Time],
+    memory: int,
+    top: int,
+    *,
+    told: Progress = silent,
+) -> Found[Time]:
     """Return the `top` fastest candidates that a GPU's memory holds."""
-    waiting = [(bound.seconds(one), one.number, False, one) for one in candidates if bound.memory(one) <= memory]
+    waiting = []
+    for place, one in enumerate(candidates):
+        if place % OFTEN == 0:
+            told("least memory and time of layouts", place, len(candidates))
+        if bound.memory(one) <= memory:
+            waiting.append((bound.seconds(one), one.number, False, one))
     too_large = len(candidates) - len(waiting)
     heapq.heapify(waiting)
     best: list[Priced[Time]] = []
-    priced = 0
+    closer = priced = 0
     while waiting:
         seconds, number, close, candidate = waiting[0]
+        told("layouts with their messages", closer)
         if len(best) == top and seconds * (1 - MADE_UP) > best[-1].time.seconds:
             break
         if not close:
+            closer += 1
             heapq.heapreplace(waiting, (max(seconds, bound.closer(candidate)), number, True, candidate))
             continue
         heapq.heappop(waiting)

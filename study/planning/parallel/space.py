@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from study.planning.parallel.profiles import groups_joined
+from study.planning.parallel.progress import Progress, silent
 from study.planning.parallel.question import FORMATS, Question
 from train.spec import mesh
 from train.spec.config import CompileConfig, MemoryConfig, ParallelConfig, PrecisionConfig, RunConfig
@@ -72,13 +73,15 @@ class Space:
         return len(self.candidates) + sum(self.refused.values())
 
 
-def space(question: Question) -> Space:
+def space(question: Question, told: Progress = silent) -> Space:
     """Return all candidates of a question in a fixed order. The trainer's own checks decide what there can be."""
     refused: Counter[str] = Counter()
     found: list[Candidate] = []
     others = _others(question)
     ways = sum(len(either) for _, _, either in others)
-    for axes in meshes(question):
+    every = list(meshes(question))
+    for number, axes in enumerate(every):
+        told("laying out meshes", number, len(every))
         share = share_of_batch(question.config, axes)
         sizes = _sizes(question, share)
         parallels = list(_parallels(question, axes))
