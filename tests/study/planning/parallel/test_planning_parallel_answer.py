@@ -20,6 +20,7 @@ from study.planning.parallel.answer import settings as settings_of
 from study.planning.parallel.figure import _written, draw
 from study.planning.parallel.links import by_level, fullest
 from study.planning.parallel.profiles import profile
+from study.planning.parallel.progress import Progress, silent
 from study.planning.parallel.question import Question, ask
 from study.planning.parallel.room import Room
 from study.planning.parallel.search import least_memory
@@ -110,9 +111,9 @@ def test_where_nothing_fits_the_smallest_change_is_said(words: tuple[str, ...], 
 def test_numbers_of_gpus_that_cannot_hold_the_states_are_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out: list[int] = []
 
-    def looked_at(there: Question) -> Space:
+    def looked_at(there: Question, told: Progress = silent) -> Space:
         laid_out.append(there.gpus)
-        return space(there)
+        return space(there, told)
 
     monkeypatch.setattr("study.planning.parallel.answer.space", looked_at)
     found = asked("gpus=1", "cluster.gpu_memory_gb=20", model=LARGE)
