@@ -5,9 +5,8 @@ In Python, `analysis.compare(runs, forms)` is the function :func:`compare`.
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimation.losses import LOSSES
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "compare", "main", "text"]
 
 
-def _of_fit_law() -> Iterator[str]:
-    """Yield the arguments that `compare` passes on to `fit_law`."""
+def _of_fit_law() -> list[str]:
+    """Return the arguments that `compare` passes on to `fit_law`."""
     from analysis.inference.fit_law import fit_law
 
-    yield from (name for name in inspect.signature(fit_law).parameters if name not in ("runs", "form", "loss"))
+    return calls.names_of(fit_law, "runs", "form", "loss")
 
 
 @calls.answered(_of_fit_law, loss=calls.one_of(*LOSSES), resamples=calls.resamples)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,10 +29,10 @@ CUTS = (0.25, 0.5, 0.75)
 COUNTS = ("params_total", "params_matmul", "params_non_embedding", "params_no_embed")
 
 
-PASSED_ON = tuple(name for name in inspect.signature(fit_law).parameters if name not in ("runs", "form"))
-
-
-@calls.answered(lambda: PASSED_ON, resamples=calls.resamples, seed=calls.whole(), delta=calls.positive)
+@calls.answered(
+    partial(calls.names_of, fit_law, "runs", "form"),
+    resamples=calls.resamples, seed=calls.whole(), delta=calls.positive,
+)  # fmt: skip
 def sensitivity(
     runs: Any,
     form: str | Form = "chinchilla",

@@ -144,11 +144,12 @@ def _refuse_mixed(good: pd.DataFrame, ratio: np.ndarray[Any, np.dtype[np.float64
         return
     off = max((below, ~below), key=lambda mask: float(np.abs(np.log(ratio[mask])).mean()))
     where = np.flatnonzero(off)
-    rows = "; ".join(
+    named = (
         f"{good['key'].iloc[i]} with params {numbers.brief(float(good['params'].iloc[i]), 4)}, "
         f"tokens {numbers.brief(float(good['tokens'].iloc[i]), 4)}"
-        for i in where[:3]
-    ) + ("; ..." if len(where) > 3 else "")
+        for i in where
+    )
+    rows = numbers.listed(named, "; ", most=3)
     there, elsewhere = (float(np.exp(np.log(ratio[mask]).mean())) for mask in (off, ~off))
     raise ValueError(
         f"{len(where)} of {len(good)} rows have one of params, tokens and flops in other units than the rest: flops "

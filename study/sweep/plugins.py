@@ -198,15 +198,13 @@ def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
     count = math.prod(len(values) for values in lists.values())
     if count > MOST:
         longest = max(lists, key=lambda key: len(lists[key]))
+        values_of = len(lists[longest])
+        said = f"more than {MOST:,}" if values_of > MOST else f"{values_of:,}"
         raise ValueError(
-            f"-m lists more than {MOST:,} points ({longest} alone has {_at_most(len(lists[longest]))} values): "
+            f"-m lists more than {MOST:,} points ({longest} alone has {said} values): "
             "shorten the lists, or let a search draw from them (search=random search.trials=N)"
         )
     return list(dict.fromkeys(itertools.product(*lists.values())))
-
-
-def _at_most(count: int) -> str:
-    return f"more than {MOST:,}" if count > MOST else f"{count:,}"
 
 
 def _is_fixed(override: Override) -> bool:

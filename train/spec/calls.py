@@ -136,6 +136,11 @@ def some_of(*allowed: str) -> Check:
     return check
 
 
+def names_of(function: Callable[..., Any], *own: str) -> list[str]:
+    """Return the names of a function's arguments but for `own`: what passes the others on takes these."""
+    return [name for name in inspect.signature(function).parameters if name not in own]
+
+
 def shown(value: object) -> str:
     """Return a value as errors quote it, in one line: what is long by its type, a number without needless digits."""
     if isinstance(value, float):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from analysis.inference import findings
 from tests.train.runs import finish, read_outcome, records, start, write_config
 from train.data.dataset import open_training
-from train.metrics.validation import past_lowest
+from train.metrics.validation import PAST_LOWEST, past_lowest
 from train.spec.config import BudgetConfig, EvalConfig, RunConfig
 from train.state import TrainState
 
@@ -69,6 +70,10 @@ def test_a_checkpoint_of_an_earlier_version_has_no_lowest_loss_yet() -> None:
 )
 def test_what_is_said_at_the_end(losses: tuple[float, ...], epochs: float | None, words: str) -> None:
     assert past_lowest(reached(*losses), epochs) == ("validation was lowest, " + words if words else "")
+
+
+def test_a_run_and_the_analysis_of_its_study_call_the_same_a_rise() -> None:
+    assert PAST_LOWEST == findings.PAST_LOWEST, "analysis knows nothing of the trainer: the number is in both"
 
 
 def test_a_run_writes_its_lowest_loss_and_how_often_it_read_its_text(tmp_path: Path, tiny: RunConfig) -> None:
