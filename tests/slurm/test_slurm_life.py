@@ -14,7 +14,7 @@ import pytest
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.daemons import Daemons, hasty, killing_as_sbatch_is_called
 from tests.slurm.groups import PREFIX, memory_groups
-from tests.slurm.lab import LOOK_SECONDS, TINY, Lab
+from tests.slurm.lab import LOOK_SECONDS, TINY, TRAINERS, Lab
 
 pytestmark = pytest.mark.slurm
 
@@ -80,8 +80,8 @@ def test_a_hang_leaves_stacks_and_is_tried_again(lab: Lab) -> None:
     assert kinds(there, "hang") == [("hang", "elsewhere"), ("hang", "elsewhere")]
 
 
-def test_preempted_jobs_go_on_by_requeue(lab: Lab) -> None:
-    """One is warned by a user's signal and requeues itself; the other is preempted by SLURM, which requeues it."""
+def test_a_warned_job_goes_on_by_requeue(lab: Lab) -> None:
+    """It is warned by a user's signal and requeues itself."""
     warned = fragile(lab, "warned", "wait,complete", "cluster.partition=low", "cluster.time_minutes=30")
     wait_for("it to wait", (warned.run_folder("warned") / "waits").exists)
     warned.cluster.call("scancel", "--signal=USR2", f"{warned.job_ids('warned')[0]}_0")
@@ -91,6 +91,20 @@ def test_preempted_jobs_go_on_by_requeue(lab: Lab) -> None:
     first, second = (warned.attempt("warned", number, "job.json") for number in (1, 2))
     assert (first["job_id"], second["restart"]) == (second["job_id"], 1)
 
+
+def test_a_requeue_whose_answer_is_killed_with_the_job_is_one(lab: Lab) -> None:
+    asked = lab.folder / "asked"
+    path = f"{TRAINERS / 'late'}:{lab.environment['PATH']}"
+    late = fragile(lab, "late", "wait,complete", "cluster.partition=low", PATH=path, REQUEUED=asked)
+    wait_for("it to wait", (late.run_folder("late") / "waits").exists)
+    late.cluster.call("scancel", "--signal=USR2", f"{late.job_ids('late')[0]}_0")
+    wait_for("the requeued job's outcome", (late.run_folder("late") / "outcome.json").exists, every=0.3)
+    assert asked.exists(), "the job asked another scontrol"
+    assert len(late.job_ids("late")) == 1, "the point was submitted again, too"
+    assert late.attempt("late", 2, "job.json")["restart"] == 1
+
+
+def test_a_job_preempted_by_slurm_goes_on_by_requeue(lab: Lab) -> None:
     low = fragile(lab, "low", "wait,complete", "cluster.partition=low", "cluster.nodes=3", "cluster.cpus_per_task=2")
     wait_for("it to wait", (low.run_folder("low") / "waits").exists)
     low.cluster.call("srun", "--partition=high", "--nodes=3", "--cpus-per-task=2", "--exclusive", "true")

@@ -76,8 +76,15 @@ class Slurm(Executor):
             raise ValueError(f"scancel gave no answer ({answer.error or pending.error}): run the command again")
 
     def requeue(self, job_id: str) -> bool:
-        """Requeue by scontrol, which kills the job that asks."""
-        return self.runner(["scontrol", "requeue", job_id]).code == 0
+        """Requeue by scontrol, which kills the job that asks.
+
+        That may kill scontrol before it has its answer. The queue then says whether the job was requeued.
+        """
+        code = self.runner(["scontrol", "requeue", job_id]).code
+        if code is not None and code >= 0:
+            return code == 0
+        job = query.read_squeue(self.runner(query.squeue_command([job_id]))).jobs.get(job_id)
+        return job is not None and job.word != "RUNNING"
 
     def site(self, memory: Path | None = None, now: float | None = None) -> Site:
         """Ask sinfo, scontrol and sacctmgr."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from study.executors.base import Answer
 from study.executors.jobs import Job, JobState
+from study.executors.slurm.executor import Slurm
 from study.executors.slurm.query import compress, expand, find_by_name, query_jobs, read_sacct, read_squeue, run
 
 SQUEUE = """7|0|RUNNING|None|s.aa
@@ -156,3 +157,29 @@ def test_compress_is_undone_by_expand(indices: set[int]) -> None:
 
 def test_a_command_that_is_missing_gives_no_answer() -> None:
     assert run(["no-such-command-of-slurm"]).code is None
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "squeue", "requeued"),
+    [
+        (0, None, True),
+        (1, None, False),
+        (-15, "7|0|COMPLETING|None|b\n", True),  # the requeue kills the job, and scontrol with it
+        (-15, "7|0|PENDING|BeginTime|b\n", True),
+        (-9, "7|0|RUNNING|None|b\n", False),
+        (None, "7|0|COMPLETING|None|b\n", True),  # no answer in time
+        (None, "7|0|RUNNING|None|b\n", False),
+        (-15, "", False),
+    ],
+)
+def test_whether_a_job_was_requeued(scontrol: int | None, squeue: str | None, requeued: bool) -> None:
+    answers = {"scontrol": Answer(scontrol), "squeue": DOWN if squeue is None else Answer(0, squeue)}
+    asked: list[Sequence[str]] = []
+
+    def runner(command: Sequence[str]) -> Answer:
+        asked.append(command)
+        return answers[command[0]]
+
+    assert Slurm(runner).requeue("7_0") is requeued
+    assert asked[0] == ["scontrol", "requeue", "7_0"]
+    assert len(asked) == (1 if squeue is None else 2)
