@@ -70,8 +70,8 @@ def totals(rows: Sequence[Row]) -> dict[str, float]:
 def headline(study: Study) -> str:
     """Return the experiment's description: what the study came to, the ways to its pages, the law and the cost.
 
-    MLflow shows one line of it and cuts the rest off: about 115 letters at 1600 pixels beside its assistant, and
-    more without. So the law comes before the cost, and the backtest's budget is left to the study's own run.
+    MLflow shows one line of it and cuts the rest off: about 90 letters at 1400 pixels beside its assistant, and more
+    without. So what no other column has comes first, the law and its backtest, and then the ways to the pages.
     """
     whole = totals(study.rows)
     best = [f"Best loss {whole[names.BEST]:.5g}"] if names.BEST in whole else []
@@ -83,7 +83,8 @@ def headline(study: Study) -> str:
     ways = links(study.experiment, study.parent, REPORT if study.report else "", law=bool(law.table(fit)))
     found, error = law.formula(fit), law.backtest_error(fit)
     tested = f" (backtest {numbers.signed(error, decimals=1)})" if found and error is not None else ""
-    line = " — ".join(part for part in (said, ways, f"{found}{tested}", cost) if part)
+    line = " — ".join(part for part in ((f"{found}{tested}", ways, said) if found else (said, ways)) if part)
+    line = f"{line} — {cost}" if cost else line
     return f"{line}\n\n{SIGNED}\n"
 
 

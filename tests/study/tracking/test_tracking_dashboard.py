@@ -120,8 +120,8 @@ def test_the_page_shows_the_runs_with_their_columns_and_charts(
         home = said["table"].partition("/#/")[0]
         plain = seen(browser, f"{home}/#/experiments/{said['experiment']}", ("Judges", "seen", "L = "))["text"]
         line = next(line for line in plain.splitlines() if "L = " in line)
-        assert line.startswith("Best loss 2, 2 completed"), "the result"
-        assert "— Runs Charts Law Summary — L = 2.25 + 265/N^0.884" in line, "the ways from where it starts"
+        assert line.startswith("L = 2.25 + 265/N^0.884"), "the result"
+        assert "— Runs Charts Law Summary — Best loss 2, 2 completed" in line, "the ways from where it starts"
         law = said["table"].replace("viewStateShareKey=study", "viewStateShareKey=law")
         assert "2.2506" in seen(browser, law, ("1 matching run", "law/E", "law/alpha"))["text"]
         assert table.index("w96 ") > table.index("final_loss"), "the runs stand below the columns"

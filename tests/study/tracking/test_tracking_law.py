@@ -115,21 +115,23 @@ def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() 
 def test_the_line_above_the_table_has_the_result_and_the_ways_to_all_pages() -> None:
     rows = [Row("w8", "r1", 4e9, {"final_loss": 2.7, "core_hours": 1.5})]
     line = headline(Study("7", "p", rows, "1 completed", FIT, report=True)).splitlines()[0]
-    assert line.startswith("Best loss 2.7, 1 completed — [Runs](#/experiments/7/runs?viewStateShare")
-    assert "[Report](#/experiments/7/runs/p/artifacts/report/report.html?workflowType=machine_learning) — L = " in line
-    assert line.endswith(" — L = 2.25 + 265/N^0.884 + B/D^0.334 (backtest +1.8 %) — 1.50 core-hours")
+    assert line.startswith("L = 2.25 + 265/N^0.884 + B/D^0.334 (backtest +1.8 %) — [Runs](#/experiments/7/runs?view")
+    assert "[Report](#/experiments/7/runs/p/artifacts/report/report.html?workflowType=machine_learning) — Best" in line
+    assert line.endswith(" — Best loss 2.7, 1 completed — 1.50 core-hours")
+    unfit = headline(Study("7", "p", rows, "1 completed")).splitlines()[0]
+    assert unfit.startswith("Best loss 2.7, 1 completed — [Runs](") and unfit.endswith(" — 1.50 core-hours")
     without = headline(Study("7", "p", [], "2 pending")).splitlines()[0]
     assert without.startswith("2 pending — [Runs](") and "Report" not in without and "Law" not in without
 
 
 def test_what_the_line_begins_with_fits_beside_mlflows_assistant() -> None:
-    """MLflow cuts the line off: at 1600 pixels with the assistant open after some 115 letters."""
+    """MLflow cuts the line off: at 1400 pixels with the assistant open after some 90 letters."""
     rows = [Row("w8", "r1", 4e9, {"final_loss": 2.2507, "core_hours": 1.5})]
     fit = FIT | {"identified": {}}
     for states, whole in (("20 completed", 142), ("19 completed, 1 diverged", 152)):
         line = re.sub(r"\[(\w+)\]\([^)]*\)", r"\1", headline(Study("7", "p", rows, states, fit, report=True)))
         shown = line.splitlines()[0]
-        assert len(shown.partition(" (backtest")[0]) <= 115, "result, ways and law"
+        assert len(shown.partition(" — Best loss")[0]) <= 95, "law, backtest and ways"
         assert len(shown) <= whole
 
 
@@ -187,7 +189,7 @@ def test_the_studys_own_run_follows_the_fit(tmp_path: Path) -> None:
     parent = next(run for run in store.runs.values() if run.tags["role"] == "study")
     assert parent.tags["law/form"] == FIT["form"]
     assert "**Law**: L = 2.25" in parent.tags["mlflow.note.content"]
-    assert "— L = 2.25" in store.described["mlflow.note.content"]
+    assert store.described["mlflow.note.content"].startswith("L = 2.25")
     assert "viewStateShareKey=study&" in store.described["mlflow.note.content"], "a link is not taken for a secret"
     assert "Report" not in parent.tags["mlflow.note.content"]
     (fit.parent / "report.html").write_text("<p>report")
