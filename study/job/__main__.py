@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         if study.path.is_dir():
             raise
         print(
-            f"study.job: {study.path} is gone: it was moved or removed while this job used it. Where the study is now, "
+            f"study.job: {study.path} is gone: it was moved or removed after this job was submitted. Where the study is now, "
             "python -m study retry resumes its points",
             file=sys.stderr,
         )
@@ -80,6 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _advance(study: StudyFolder, given: argparse.Namespace, signals: Signals) -> int:
     """Advance the point, or the points, of this job."""
+    if not study.path.is_dir():
+        raise FileNotFoundError(study.path)
     state = ledger.read(study)
     batch = state.batches.get(given.name)
     if batch is None:

@@ -141,6 +141,16 @@ def test_a_job_whose_study_is_moved_says_so_and_leaves_nothing_there(tmp_path: P
     assert moved.run(key).attempt(1).job.exists()
 
 
+def test_a_job_that_begins_after_its_study_was_moved_says_so(tmp_path: Path) -> None:
+    study, _ = prepared(tmp_path, SLOW)
+    study.path.rename(tmp_path / "moved")
+    code, said = run_job(study)
+    assert code == 1
+    assert f"study.job: {study.path} is gone: it was moved or removed" in said
+    assert "no batch" not in said
+    assert not study.path.exists()
+
+
 def test_a_run_that_another_attempt_holds_is_left_alone(tmp_path: Path) -> None:
     study, key = prepared(tmp_path, 1)
     study.run(key).path.mkdir()
