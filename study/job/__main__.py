@@ -71,8 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
         if study.path.is_dir():
             raise
         print(
-            f"study.job: {study.path} is gone: it was moved or removed after this job was submitted. Where the study is now, "
-            "python -m study retry resumes its points",
+            f"study.job: {study.path} is gone: it was moved or removed after this job was submitted. Where the study "
+            "is now, python -m study retry resumes its points",
             file=sys.stderr,
         )
         return 1
@@ -183,8 +183,8 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
         return done.code
     config = freeze_config(work)
     number, attempt = claim(run)
-    started = time.time()
-    job = describe(work, started)
+    started = time.monotonic()
+    job = describe(work)
     write_json(attempt.job, job)
     reserve = DiskReserve(run.reserve)
     print(f"{work.key}: attempt {number} on {job['host']}{_said_of_code(job)}", flush=True)
@@ -259,7 +259,7 @@ def run_other_rank(work: JobContext, signals: Signals, given_up: Callable[[], bo
         )
         return HELD
     attempt, job = found
-    started = time.time()
+    started = time.monotonic()
     rank = work.rank_info.rank
     config = find_point(work.study, work.key).raw
     while True:
@@ -286,7 +286,7 @@ def freeze_config(work: JobContext) -> dict[str, Any]:
     return config
 
 
-def describe(work: JobContext, started: float) -> dict[str, Any]:
+def describe(work: JobContext) -> dict[str, Any]:
     """Return what job.json says of this attempt, the rendezvous of its ranks included."""
     import psutil
 
@@ -300,7 +300,7 @@ def describe(work: JobContext, started: float) -> dict[str, Any]:
         "pid": os.getpid(),
         "start_time": psutil.Process().create_time(),
         "host": socket.gethostname(),
-        "started": round(started, 3),
+        "started": round(time.time(), 3),
         "code": work.batch.code,
         "source": code_snapshot.ran(work.study, work.batch.code, work.resources.get("code")),
         "world": rank_info.world,

@@ -99,7 +99,7 @@ def run_trainer(
     rank_infos = [here]
     if here.starts_ranks:
         rank_infos = [replace(here, rank=rank, local_rank=rank) for rank in range(here.world)]
-    started, kills = time.time(), memory_kills()
+    started, kills = time.monotonic(), memory_kills()
     processes: dict[int, Started] = {}
     for rank_info in rank_infos:
         environment = trainer_environment(rank_info, job, int(runtime.get("threads", 1)), os.environ, attempt)
@@ -257,15 +257,19 @@ def not_run(error: OSError) -> Ending:
 def time_left(work: JobContext, started: float) -> float | None:
     """Return the seconds to the job's time limit; None where there is none.
 
-    started: the attempt, which is when the job began, unless that has trained other points before.
+    started: the attempt, by time.monotonic, as a node's clock may be set meanwhile. It is when the job began, unless
+    that has trained other points before.
     """
     minutes = work.resources.get("time_minutes")
     began = float(os.environ.get(JOB_BEGAN, started))
-    return None if minutes is None else began + 60 * float(minutes) - time.time()
+    return None if minutes is None else began + 60 * float(minutes) - time.monotonic()
 
 
 def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) -> dict[str, Any]:
-    """Return how an attempt, or a rank of one, ended as its file says it. Secrets are left out."""
+    """Return how an attempt, or a rank of one, ended as its file says it. Secrets are left out.
+
+    started: by time.monotonic.
+    """
     from study.storage.secrets import redactor, scrub
 
     failed = ending.state == AttemptState.FAILED
@@ -275,14 +279,13 @@ def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) ->
     said = last_lines(attempt.stderr(rank)) if failed else []
     error = "\n".join([*([ending.why] if ending.why else []), *said]) or None
     hide = redactor(os.environ)
-    now = time.time()
     return {
         "state": ending.state,
         "kind": ending.kind,
         "exit_code": ending.exit_code,
         "signal": ending.signal,
-        "ended": round(now, 3),
-        "seconds": round(now - started, 3),
+        "ended": round(time.time(), 3),
+        "seconds": round(time.monotonic() - started, 3),
         "headline": hide(_says_most(ending, text)) if failed else None,
         "error": None if error is None else hide(error),
         "rank": rank,

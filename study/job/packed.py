@@ -34,7 +34,7 @@ def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Sig
     One that fails leaves the others alone; one that is cancelled is told to end, the others go on. Where the job is
     told to end, those that run do, and those behind them do not begin: they wait to be submitted again.
     """
-    began = time.time()
+    began = time.monotonic()
     keys = batch.of_task(index)
     stays = batch.takes_turns and bool(batch.resources.get("warm", True))
     with multi_process_service(batch.resources.get("pack_gpus") == "mps") as variables:
@@ -71,7 +71,7 @@ def lane_shares(batch: ledger.Batch, points: int, environment: dict[str, str], b
 def _hand_back(study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], signals: Signals, began: float) -> None:
     """Let points wait again whose turn has not come, where the job knows that nobody means them to stop."""
     minutes = batch.resources.get("time_minutes")
-    left = None if minutes is None else began + 60 * float(minutes) - time.time()
+    left = None if minutes is None else began + 60 * float(minutes) - time.monotonic()
     notice = float(batch.resources.get("signal_seconds") or 0.0)
     kind = classify(Evidence(INTERRUPTED, tuple(signals.received), time_left=left, notice=notice)).kind
     if kind in (Kind.TIME_LIMIT, Kind.PREEMPTED):

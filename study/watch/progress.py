@@ -118,7 +118,7 @@ class Lines:
     def __init__(self, pace: Pace, every: float = LINE_SECONDS) -> None:
         self._pace = pace
         self._every = every
-        self._begun = time.time()
+        self._begun = time.monotonic()
         self._shown = float("-inf")
         self._ended = -1
         self._noted: list[str] = []
@@ -131,7 +131,7 @@ class Lines:
 
     def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
         """Print a line if it is time for one."""
-        now = time.time()
+        now = time.monotonic()
         ended = sum(status.ended for status in statuses)
         if now - self._shown >= self._every or (ended != self._ended and now - self._shown >= 1.0):
             self._shown, self._ended = now, ended
@@ -155,7 +155,7 @@ class JsonLines:
     def __init__(self, pace: Pace, name: str) -> None:
         self._pace = pace
         self._name = name
-        self._begun = time.time()
+        self._begun = time.monotonic()
         self._shown = float("-inf")
         self._states: Mapping[str, str] = {}
 
@@ -167,14 +167,14 @@ class JsonLines:
 
     def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
         """Print a line if something changed: the counts, and the state of each point that changed."""
-        now = time.time()
+        now = time.monotonic()
         states = {status.key: status.state for status in statuses}
         changed = {key: state for key, state in states.items() if self._states.get(key) != state}
         if not changed and now - self._shown < LINE_SECONDS:
             return
         self._shown, self._states = now, states
         summary = summarise(statuses, self._pace, self._begun, now)
-        record = {"format": 1, "command": "watch", "study": self._name, "time": round(now, 3)}
+        record = {"format": 1, "command": "watch", "study": self._name, "time": round(time.time(), 3)}
         more = {"counts": summary.counts, "share": summary.share, "seconds_left": summary.left, "changed": changed}
         slow = {"slow": {status.key: status.slow for status in statuses if status.slow}}
         print(json.dumps(record | more | slow, separators=(",", ":")), flush=True)
@@ -192,7 +192,7 @@ class Panel:
 
         self._pace = pace
         self._name = name
-        self._begun = time.time()
+        self._begun = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._drawn: object = None
 
@@ -205,7 +205,7 @@ class Panel:
 
     def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
         """Draw the panel again, unless it would look the same."""
-        summary = summarise(statuses, self._pace, self._begun, time.time())
+        summary = summarise(statuses, self._pace, self._begun, time.monotonic())
         width = self._live.console.width
         running = [(s.key, round(_share(s), 2), s.loss, s.slow) for s in statuses if s.state == PointState.RUNNING]
         new = (width, summary.line(stage), running)

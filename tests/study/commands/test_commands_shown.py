@@ -245,7 +245,7 @@ def test_the_time_left_follows_the_compute_done_since_the_first_look() -> None:
 
 
 def test_the_panel_shows_each_running_point_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "time", SimpleNamespace(time=lambda: 1.7e9))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 1.7e9))
     console = Console(width=80, file=io.StringIO())
     with Panel(Pace({"a": 1.0}), "s", console) as panel:
         slow = status("aaa", "running", 40, 3.25, overrides=("seed=1", "x=1" * 40), slow="rank 3 on n2 takes 2.0 x")

@@ -44,9 +44,9 @@ def failed(work: JobContext, said: dict[int, str], kinds: dict[int, Ending]) -> 
     for rank, text in said.items():
         attempt.stderr(rank).write_text(f"Traceback (most recent call last):\n{text}\n")
         if rank:
-            write_json(attempt.rank(rank), record(attempt, kinds[rank], time.time(), rank))
-    ending = classify_attempt(work, attempt, TrainerExit(1), Signals(), time.time())
-    return record(attempt, ending, time.time(), 0)
+            write_json(attempt.rank(rank), record(attempt, kinds[rank], time.monotonic(), rank))
+    ending = classify_attempt(work, attempt, TrainerExit(1), Signals(), time.monotonic())
+    return record(attempt, ending, time.monotonic(), 0)
 
 
 def test_the_headline_is_of_the_rank_that_died(tmp_path: Path) -> None:
@@ -55,6 +55,17 @@ def test_the_headline_is_of_the_rank_that_died(tmp_path: Path) -> None:
     outcome = failed(work(tmp_path), said, kinds)
     assert outcome["headline"] == "rank 2: ValueError: row 7 holds no tokens"
     assert outcome["kind"] == "code_error" and "row 7" in str(outcome["error"]).splitlines()[1]
+
+
+@pytest.mark.parametrize("days", [1, -2])
+def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_an_attempt_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    started, before = time.monotonic(), time.time()
+    monkeypatch.setattr(time, "time", lambda: before + 86400 * days)
+    outcome = record(work(tmp_path).run.attempt(1), Ending(Kind.COMPLETED), started, 0)
+    assert 0 <= outcome["seconds"] < 3600
+    assert outcome["ended"] == pytest.approx(before + 86400 * days, abs=0.001), "the file has the clock's own time"
 
 
 def test_the_headline_of_a_killed_rank_is_that_it_was_killed(tmp_path: Path) -> None:

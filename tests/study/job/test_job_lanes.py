@@ -212,7 +212,7 @@ def test_what_a_job_of_several_points_may_and_knows(tmp_path: Path, monkeypatch:
         work = JobContext(StudyFolder(tmp_path), batch, "x", RankInfo("slurm", "7_0"))
         assert may_requeue(work) == requeues
     now = 1.7e9
-    monkeypatch.setattr(attempt, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(attempt, "time", SimpleNamespace(monotonic=lambda: now))
     assert attempt.time_left(work, now) == 600
     monkeypatch.setenv(JOB_BEGAN, repr(now - 500))
     assert attempt.time_left(work, now) == 100, "the limit is the job's, which began before"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import pytest
 
@@ -238,6 +239,17 @@ def test_who_waits_for_a_slow_rank_is_said_once(capsys: pytest.CaptureFixture[st
         shown.update([status("p0", "running")])
         shown.update(slow[:1])
     assert "".join(line[0] for line in capsys.readouterr().out.splitlines()) == "[s[[[s"
+
+
+def test_progress_goes_on_where_the_clock_is_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    with Lines(Pace({}), every=0.0) as shown:
+        for days in (0, 1, -2):
+            monkeypatch.setattr(time, "time", lambda days=days: now + 86400 * days)
+            shown.update([status("a", "running")])
+    assert capsys.readouterr().out == "[0 s] train: 0/1 done, 1 running\n" * 3
 
 
 def test_lines_for_machines_name_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
