@@ -39,7 +39,7 @@ from study.process import code_snapshot
 from study.process.children import Signals
 from study.process.trainers import FRESH, Trainers
 from study.records import ledger
-from study.records.attempts import claim
+from study.records.attempts import claim, process_identity
 from study.records.checkpoints import pin
 from study.records.point import find_point, has_branches
 from study.status.states import TURN_NEVER_CAME
@@ -299,6 +299,7 @@ def describe(work: JobContext) -> dict[str, Any]:
         "nodes": list(rank_info.nodes),
         "pid": os.getpid(),
         "start_time": psutil.Process().create_time(),
+        "process": process_identity(os.getpid()),
         "host": socket.gethostname(),
         "started": round(time.time(), 3),
         "code": work.batch.code,

@@ -6,10 +6,14 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from study.storage.files import read_json
 from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder
+
+START_FIELD = 18
+"""Place of starttime (proc(5), field 22) among the fields that follow a process's name and state."""
 
 
 def claim(run: RunFolder) -> tuple[int, AttemptFolder]:
@@ -47,10 +51,25 @@ def read_attempts(path: str) -> tuple[dict[str, Any] | None, Attempt | None]:
     return read_json(f"{path}/{OUTCOME}"), _latest(f"{path}/{ATTEMPTS}")
 
 
+def process_identity(pid: int) -> str | None:
+    """Return what tells a living process from every other of this host: the boot, and its start in ticks after that.
+
+    None where it has ended, or where there is no /proc. A time of day would not do: it moves when the clock is set.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return None if state in "ZX" else f"{boot}:{fields[START_FIELD]}"
+
+
 def is_alive(job: Mapping[str, Any]) -> bool | None:
     """Return whether the process that job.json names lives; None where it belongs to another host."""
     if job.get("host") != socket.gethostname():
         return None
+    if job.get("process") and job.get("pid"):
+        return process_identity(int(job["pid"])) == job["process"]
     import psutil
 
     try:

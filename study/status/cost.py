@@ -288,6 +288,10 @@ def _attempts(run: RunFolder, key: str, now: float) -> list[Attempted]:
             continue
         ended = read_json(attempt.outcome)
         started = float(job["started"])
+        if ended is None:
+            until = max(started, min(now, last_sign(run, attempt, started)))
+        else:  # by its own count where it has one: the clock may have been set meanwhile
+            until = started + float(ended["seconds"]) if "seconds" in ended else float(ended["ended"])
         found.append(
             Attempted(
                 key,
@@ -296,7 +300,7 @@ def _attempts(run: RunFolder, key: str, now: float) -> list[Attempted]:
                 str(job.get("job_id", "")),
                 int(job.get("restart") or 0),
                 started,
-                float(ended["ended"]) if ended else max(started, min(now, last_sign(run, attempt, started))),
+                until,
                 None if ended is None else str(ended.get("state")),
             )
         )
