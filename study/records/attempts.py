@@ -69,7 +69,7 @@ def is_alive(job: Mapping[str, Any]) -> bool | None:
     if job.get("host") != socket.gethostname():
         return None
     if job.get("process") and job.get("pid"):
-        return process_identity(int(job["pid"])) == job["process"]
+        return process_identity(int(job["pid"])) == str(job["process"])
     import psutil
 
     try:

@@ -104,7 +104,7 @@ def test_an_attempt_cost_what_it_took_where_the_clock_was_set_meanwhile(tmp_path
     outcome = made.run("a").attempt(1).outcome
     outcome.write_text(json.dumps({"state": "failed", "ended": BEGAN + 600 + 86400 * days, "seconds": 600.0}))
     (one,) = cost.measure(made, {"a": None}, seen(a="failed"), lambda _: Answer(1, "", "off"))  # type: ignore[dict-item]
-    assert (one.used, one.lost) == (pytest.approx(2 * 600 / 3600), pytest.approx(2 * 600 / 3600))
+    assert one.used == one.lost == pytest.approx(2 * 600 / 3600)
 
 
 def test_points_that_share_a_job_hold_it_together(tmp_path: Path) -> None:
