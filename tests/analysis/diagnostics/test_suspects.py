@@ -60,6 +60,7 @@ def test_perplexities_and_accuracies_are_no_losses() -> None:
     table = thirty()
     found = codes(table.assign(loss=np.exp(table["loss"])))
     assert set(found) == {"perplexity"}
+    assert found["perplexity"].endswith(": no trained model has that; they look like perplexities")
     assert "perplexity" not in codes(table.assign(loss=np.exp(table["loss"])), "bits per byte")
     found = codes(table.assign(loss=1.0 / table["loss"]))
     assert set(found) == {"not_a_loss"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import analysis as sa
 from analysis.next import main, text
 from analysis.planning.next_runs import Next, Proposed, Share
 from analysis.planning.next_text import far_off
@@ -56,6 +58,7 @@ def test_runs_far_from_the_targets_ratio_come_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [("2", "two numbers are needed"), ("9:2", "the lower one comes first"),
+                                             ("9:9", "ratios=9:9: the lower one comes first"),
                                              ("a:2", "a positive number is needed")])  # fmt: skip
 def test_ratios_that_are_none_are_named(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs=docs/example-runs.csv", f"ratios={text}"]) == 2
@@ -139,3 +142,30 @@ def test_configs_are_written_where_every_run_has_a_shape(
         "without dry_run=true the command submits them:\n"
         "  python -m study.sweep --config-dir reports/ours/next --config-name next dry_run=true\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ((2,), "ratios=(2,): two numbers are needed, the lower one first"),
+        ((2, 20, 200), "two numbers are needed"),
+        ((), "two numbers are needed"),
+        ((20, 2), "ratios=(20, 2): two numbers are needed, the lower one first"),
+        ((20, 20), "two numbers are needed"),
+        ((0, 20), "ratios=0: "),
+        ((2, -20), "ratios=-20: "),
+        (("2", 20), "ratios="),
+        ("2:20", "two numbers are needed"),
+        (2.0, "two numbers are needed"),
+    ],
+)
+def test_ratios_of_a_call_are_two_positive_numbers(ratios: object, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^(analysis\\.next\\.)?.*{re.escape(words)}"):
+        sa.next_runs("docs/example-runs.csv", target=1e22, ratios=ratios)  # type: ignore[arg-type]
+
+
+def test_ratios_of_a_call_bound_what_is_proposed() -> None:
+    for ratios in ((15.0, 40.0), [15.0, 40.0]):
+        found = sa.next_runs("docs/example-runs.csv", target=1e22, count=3, simulate=0, ratios=ratios)  # type: ignore[arg-type]
+        each = found.frame["tokens"] / found.frame["params"]
+        assert each.between(15.0, 40.0).all() and len(each)

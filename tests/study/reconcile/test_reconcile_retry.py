@@ -535,3 +535,44 @@ def test_ends_are_said_once_for_each_reason() -> None:
     ends = [RecordedFailure(f"k{n}", "b", 1, Kind.HANG, (), 0.0, Action.AGAIN, "one") for n in range(5)]
     assert failures._summary(ends[:3]) == ["k0 k1 k2: one"]
     assert failures._summary([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]
+
+
+def test_record_says_how_many_points_are_submitted_again(tmp_path: Path) -> None:
+    study, keys = submitted(tmp_path, (1, 2, 3))
+    for key in keys:
+        attempt(study, key)
+    ends = ("7_0|TIMEOUT|0:0|n1|b", "7_1|NODE_FAIL|0:0|n1|b", "7_2|CANCELLED|0:0|n1|b")
+    scheduler, said = Scheduler(sacct=sacct(*ends)), list[str]()
+    observer = observed(study, scheduler)
+    statuses = observer.statuses()
+    with locked(study.submitting, 0.0):
+        assert failures.record(study, services(scheduler, said), observer, statuses) == 0, "another process does it"
+    assert not events(study, "ended") and not said
+    assert failures.record(study, services(scheduler, said), observer, statuses) == 2
+    assert len(said) == 2 and all(f"{key}: " in line for key, line in zip(keys, said, strict=False))
+    assert failures.record(study, services(scheduler, said), observer, observer.statuses()) == 0, "that is done"
+
+
+@pytest.mark.parametrize("seen_again", [0, 1])
+def test_an_end_that_is_seen_again_replaces_what_was_known_of_it(tmp_path: Path, seen_again: int) -> None:
+    study, (key,) = submitted(tmp_path)
+    first = RecordedFailure(key, "b", 1, Kind.HANG, (), 1.0, Action.AGAIN, "one")
+    second = replace(first, attempt=2, why="two")
+    for end in (first, second):
+        ledger.append(study, "ended", **ledger.end_fields(end))
+    newer = replace((first, second)[seen_again], kind=Kind.NODE_FAILURE, why="newer")
+    (known,) = failures.merged_ends(ledger.read(study), [newer]).values()
+    assert [end.why for end in known] == (["two", "newer"], ["one", "newer"])[seen_again]
+    (known,) = failures.merged_ends(ledger.read(study), [replace(first, attempt=3, why="three")]).values()
+    assert [end.why for end in known] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(("event", "wanted"), [(None, True), ("waiting", False), ("cancelled", False)])
+def test_who_is_wanted_again(tmp_path: Path, event: str | None, wanted: bool) -> None:
+    study, (key,) = submitted(tmp_path)
+    if event == "waiting":
+        ledger.append(study, "waiting", name="b", keys=[key], executor="slurm", resources=SHAPE, code="c")
+    elif event:
+        ledger.append(study, event, keys=[key])
+    assert failures._is_wanted(ledger.read(study), key) is wanted
+    assert failures._is_wanted(ledger.read(study), "another") is False

@@ -2,11 +2,15 @@
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from study.records.frozen_config import canonical, key_of
-from study.records.point import Point, line_of, point, stored
+from study.records.point import Point, has_branches, line_of, point, stored
+from study.records.points import append_points
+from study.storage.layout import StudyFolder
+from train.spec import counts
 from train.spec.config import BudgetConfig, DataConfig, ParallelConfig, RunConfig, RuntimeConfig, SourceConfig
 from train.spec.counts import flops_per_token
 from train.spec.resolve import resolve
@@ -78,3 +82,36 @@ def test_a_line_that_is_not_as_ours_is_read_too() -> None:
     entry = {"overrides": ["seed=1"], "config": asdict(made.config), "key": made.key}
     assert stored(json.dumps(entry)).overrides == ("seed=1",)
     assert stored(json.dumps({**entry, "overrides": None})) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "section"),
+    [
+        ('{"model":{"width":8},"data":{}}', '{"width":8}'),
+        ('"model":{"width":8}', '{"width":8}'),  # also at the very beginning
+        ('{"model":{}}', "{}"),
+        ('{"data":{"width":8}}', None),
+        ('{"model":{"width":8},"was":{"model":{"width":4}}}', None),  # which of them it is cannot be told
+        ('{"model":{"moe":{"experts":8}}}', None),  # another reads it by itself
+        ('{"model":"nano"}', None),
+    ],
+)
+def test_a_section_is_read_from_a_line_where_it_stands_alone(text: str, section: str | None) -> None:
+    assert Point("k", text)._section("model") == section
+
+
+def test_parameters_are_those_of_the_config_however_they_are_read() -> None:
+    config = resolved()
+    wanted = counts.params(config.model, config.data.vocab_size).matmul
+    nested = replace(config, data=DataConfig(sources=(SourceConfig("a", 2.0), SourceConfig("b", 1.0))))
+    for one in (point(config), stored(line_of(point(config)))):
+        assert one.params == wanted
+    assert stored(line_of(point(nested))).params == counts.params(nested.model, nested.data.vocab_size).matmul
+
+
+def test_a_point_has_branches_where_another_goes_on_from_it(tmp_path: Path) -> None:
+    study = StudyFolder(tmp_path)
+    trunk = point(resolved())
+    branch = point(replace(resolved(seed=2), schedule=replace(resolved().schedule, parent=f"{trunk.key}@4096")))
+    append_points(study, [trunk, branch])
+    assert (has_branches(study, trunk.key), has_branches(study, branch.key)) == (True, False)
