@@ -15,7 +15,6 @@ from analysis.results.fitted import fitted, write
 from analysis.results.load import load_frame
 from analysis.results.predicted import with_prediction
 from analysis.text import commandline, files
-from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit
 
 if TYPE_CHECKING:
@@ -79,6 +78,7 @@ def act(options: Mapping[str, Any]) -> int:
 
 def _print(result: Fit, folder: Path, page: Path | None) -> None:
     """Print the findings, what was written, and last the law and the recommendation."""
+    from analysis.report import sentences
     from analysis.report.terminal import summary, used
     from analysis.text import terminal
 
@@ -86,8 +86,7 @@ def _print(result: Fit, folder: Path, page: Path | None) -> None:
         terminal.show(str(check))
     also = "" if page is None else f", {page.name}"
     print(f"wrote    {folder / 'fit.json'}, runs.csv{also} ({used(result)})\n")
-    fields: Mapping[str, object] = to_json(result)
-    terminal.show(summary(fields, told=True))
+    terminal.show(summary(sentences.read(result), told=True))
 
 
 def main(given: Sequence[str] | None = None) -> int:

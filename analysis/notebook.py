@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from analysis.results.fit_keys import KEYS
 from analysis.text import files, numbers
 from analysis.values.blocks import Check, Interval
-from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit, Recommendation
 from train.spec import calls
 
@@ -378,9 +377,10 @@ class StudyFit:
 
     def summary(self) -> str:
         """Return the lines that `python -m analysis.fit` ends with: law, frontier, what to train, how far to trust."""
+        from analysis.report import sentences
         from analysis.report.terminal import summary
 
-        return summary(to_json(self.result))
+        return summary(sentences.read(self.result))
 
     @calls.answered(ax=calls.axes)
     def plot_isoflop(self, ax: Axes | None = None) -> Axes:
@@ -456,14 +456,14 @@ class StudyFit:
 
     def __repr__(self) -> str:
         """Return study, runs and law in one line; `summary()` says more."""
+        from analysis.report import sentences
         from analysis.report.terminal import law_text
 
         used = f"{self.result.runs.used} of {self.result.runs.total} runs"
         side = "L(N, D) = " if self.result.approach == "surface" else ""
-        law = (
-            f"{side}{law_text(to_json(self.result))}" if self.result.status == "ok" else f"no law: {self.result.reason}"
-        )
-        return f"StudyFit({self.result.study}: {used}, {law})"
+        if self.result.status != "ok":
+            return f"StudyFit({self.result.study}: {used}, no law: {self.result.reason})"
+        return f"StudyFit({self.result.study}: {used}, {side}{law_text(sentences.read(self.result))})"
 
     def _repr_html_(self) -> str:
         """Return the head of the report for a notebook: answer, law, findings."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 PARAMS_KINDS = ("matmul", "total", "non_embedding")
@@ -64,14 +65,12 @@ def finish(
             frame[name] = frame[name].astype(object).where(frame[name].notna(), "")
         elif name not in ("schedule_complete", "used", "drop_code", "drop_reason"):
             frame[name] = pd.to_numeric(frame[name]).astype(float)
-    judged = []
-    read = ("state", "schedule_complete", *need)
-    for i, values in enumerate(zip(*(frame[name].tolist() for name in read), strict=True)):
-        record = dict(zip(read, values, strict=True))
-        found = judge(record, need, (checkpoints or {}).get(i, ""))
-        if i in (copies or {}) and not found[0]:
-            found = "duplicate", (copies or {})[i]
-        judged.append(("not_a_number", (unread or {})[i]) if i in (unread or {}) else found)
+    judged = _judged(frame, need, checkpoints or {})
+    for i, reason in (copies or {}).items():
+        if not judged[i][0]:
+            judged[i] = ("duplicate", reason)
+    for i, reason in (unread or {}).items():
+        judged[i] = ("not_a_number", reason)
     frame["schedule_complete"] = frame["schedule_complete"].fillna(False).astype(bool)
     frame["drop_code"] = pd.Series([code for code, _ in judged], dtype=object)
     frame["drop_reason"] = pd.Series([reason for _, reason in judged], dtype=object)
@@ -79,6 +78,24 @@ def finish(
     frame = frame.sort_values(["flops_budget", "params", "key"], kind="stable").reset_index(drop=True)
     frame.attrs["not_started"] = waiting
     return frame
+
+
+def _judged(frame: pd.DataFrame, need: Sequence[str], checkpoints: Mapping[int, str]) -> list[tuple[str, str]]:
+    """Return what `judge` says of every row. One by one only rows that lack something: of files most rows do not."""
+    said = frame["schedule_complete"]
+    whole = (frame["state"].isin(DONE) & said.isin([True, False])).to_numpy()
+    for name in need:
+        values = frame[name].to_numpy()
+        whole = whole & np.isfinite(values) & (values > 0)
+    found: list[tuple[str, str]] = [("", "")] * len(frame)
+    for i in np.flatnonzero(whole & said.isin([False]).to_numpy()).tolist():
+        found[i] = _mid_schedule(checkpoints.get(i, ""))
+    rest = np.flatnonzero(~whole).tolist()
+    read = ("state", "schedule_complete", *need)
+    cells = zip(*(frame[name].iloc[rest].tolist() for name in read), strict=True)
+    for i, row in zip(rest, cells, strict=True):
+        found[i] = judge(dict(zip(read, row, strict=True)), need, checkpoints.get(i, ""))
+    return found
 
 
 def as_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -104,9 +121,13 @@ def judge(row: Mapping[str, Any], need: Sequence[str] = REQUIRED, checkpoint: st
             f"{', '.join(bad)} must be positive and finite, found {', '.join(str(row[n]) for n in bad)}",
         )
     if str(row["schedule_complete"]) in ("False", "0", "0.0", "false"):
-        reason = "the learning-rate schedule was not finished, which biases the loss upwards"
-        return "mid_schedule", f"{checkpoint}: {reason}" if checkpoint else reason
+        return _mid_schedule(checkpoint)
     return "", ""
+
+
+def _mid_schedule(checkpoint: str) -> tuple[str, str]:
+    reason = "the learning-rate schedule was not finished, which biases the loss upwards"
+    return "mid_schedule", f"{checkpoint}: {reason}" if checkpoint else reason
 
 
 def _positive(value: Any) -> bool:

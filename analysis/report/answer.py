@@ -94,7 +94,7 @@ def law(fit: Fit) -> Html:
 
 def best_sizes(fit: Fit) -> Html:
     """Return the table of the compute-optimal run of each budget; empty where there is none."""
-    said = to_json(fit)
+    said = sentences.read(fit)
     found = optima.lines(said)
     if not found:
         return Html("")
@@ -125,7 +125,7 @@ def loss(value: object) -> str:
 
 def _quantity(fit: Fit, plan: Recommendation, name: str, label: str, show: Callable[[object], str]) -> Html:
     bounds = numbers.interval(plan.intervals.get(name), show)
-    none = f"no interval: {sentences.no_interval(to_json(fit))}"
+    none = f"no interval: {sentences.no_interval(sentences.read(fit))}"
     return _tile(label, show(getattr(plan, name)), none if bounds == numbers.MISSING else bounds)
 
 
@@ -135,7 +135,7 @@ def _trust(fit: Fit) -> list[Html]:
     if plan is not None:
         parts.append(_extrapolation(fit, plan))
     parts.append(_backtest(fit))
-    ratio, count = sentences.apart(to_json(fit))
+    ratio, count = sentences.apart(sentences.read(fit))
     if plan is not None and ratio is not None:
         kind = "good" if ratio < 1.5 else "warn"
         parts.append(_tile("approaches agree within", numbers.factor(ratio), f"in parameters, by {count} fits", kind))
@@ -149,7 +149,7 @@ def _backtest(fit: Fit) -> Html:
     test = fit.backtest
     if test is None:
         return _tile("backtest error", numbers.MISSING, "needs at least three budgets", "warn")
-    said: sentences.Json = to_json(fit)
+    said = sentences.read(fit)
     note = (
         f"predicting {numbers.flops(test.held_out_budget)}, {numbers.factor(test.extrapolation_factor)} beyond its fit"
     )

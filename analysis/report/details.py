@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +16,6 @@ from analysis.report.html import Html, join, table, tag
 from analysis.text import numbers
 from analysis.values.blocks import STATUS, Block, Check, Optimizer
 from analysis.values.findings import LEVELS
-from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit
 
 OPEN_ROWS = 40
@@ -40,6 +41,7 @@ def approaches(fit: Fit) -> Html:
     if plan is None or len(plan.by_approach) < 2:
         return Html("")
     rows = []
+    said = sentences.read(fit)
     for name in sorted(plan.by_approach, key=lambda name: (name != plan.approach, name)):
         p = plan.by_approach[name]
         chosen = tag("div", "(recommended)", class_="range word") if name == plan.approach else ""
@@ -50,7 +52,7 @@ def approaches(fit: Fit) -> Html:
             (p.loss, p.intervals.get("loss"), loss),
         ):
             known = numbers.interval(bounds, show)
-            none = f"no interval: {sentences.no_interval({**to_json(fit), 'recommendation': {'approach': name}})}"
+            none = f"no interval: {sentences.no_interval({**said, 'recommendation': {'approach': name}})}"
             cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
         rows.append(cells)
     head = ["approach", "N", "D", "loss"]
@@ -207,17 +209,17 @@ def sensitivity(fit: Fit) -> Html:
 def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
     """Return the runs and budgets that took no part, each with its reason."""
     found: dict[str, tuple[str, str]] = {r.key: (r.drop_code, r.drop_reason) for r in rows if not r.used}
-    for block in (fit.fits.surface, fit):
-        for row in block.rows_dropped:
-            found.setdefault(row.key, (row.code, row.reason))
+    for row in fit.rows_dropped:
+        found.setdefault(row.key, (row.code, row.reason))
     parts = []
     if found:
         body: list[list[str]] = [
-            [tag("code", key), code.replace("_", " "), reason] for key, (code, reason) in found.items()
+            [tag("code", key), code.replace("_", " "), reason]
+            for key, (code, reason) in itertools.islice(found.items(), MOST_ROWS)
         ]
-        parts.append(table(["run", "why", "in full"], body[:MOST_ROWS], ["nowrap", "nowrap", ""], "runs left out"))
-        if len(body) > MOST_ROWS:
-            parts.append(tag("p", f"… and {len(body) - MOST_ROWS} more: see runs.csv.", class_="quiet"))
+        parts.append(table(["run", "why", "in full"], body, ["nowrap", "nowrap", ""], "runs left out"))
+        if len(found) > MOST_ROWS:
+            parts.append(tag("p", f"… and {len(found) - MOST_ROWS} more: see runs.csv.", class_="quiet"))
     left = [v for v in fit.fits.valleys.valleys if v.status != "minimum"]
     if left:
         body = [[numbers.flops(v.flops_budget, 3), STATUS.get(v.status, v.status), v.reason] for v in left]
@@ -229,21 +231,20 @@ def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
 
 def runs(fit: Fit, rows: Sequence[Row]) -> Html:
     """Return the table of runs, folded away where it is long; what all runs share is said once, above it."""
-    ordered = sorted(rows, key=lambda r: (_last(r.budget), _last(r.params), not r.used, r.key))
+    shown = heapq.nsmallest(MOST_ROWS, rows, lambda r: (_last(r.budget), _last(r.params), not r.used, r.key))
     head = ["run", "budget C", "N", "D", "D/N", "loss", "predicted", "error"]
     kinds = ["nowrap"] + ["number"] * 7
-    shared, extra = _extras(ordered)
+    shared, extra = _extras(rows)
     head += list(extra)
     kinds += ["number extra"] * len(extra)
-    body = [_run(row) + [show(row) for show in extra.values()] for row in ordered[:MOST_ROWS]]
+    body = [_run(row) + [show(row) for show in extra.values()] for row in shown]
     grid = table(head, body, kinds, "runs")
     note = f"{numbers.labelled('N in parameters', fit.kinds.params)}, C in {_rule(fit)}, loss in {fit.kinds.loss}; "
     note += "error is predicted over observed loss, less one. "
     note += f"All runs: {', '.join(shared)}. " if shared else ""
     note += "runs.csv, beside this page, has every column."
     if len(rows) > OPEN_ROWS:
-        shown = f"Show {min(len(rows), MOST_ROWS)} of {len(rows)} runs"
-        grid = tag("details", tag("summary", shown), grid)
+        grid = tag("details", tag("summary", f"Show {len(shown)} of {len(rows)} runs"), grid)
     return join(tag("p", note, class_="caption"), grid)
 
 
@@ -345,9 +346,10 @@ def _extras(rows: Sequence[Row]) -> tuple[list[str], dict[str, Callable[[Row], s
         "batch [tokens]": lambda row: _whole(_float(row.extra.get("batch_tokens"))),
         "seed": lambda row: _integer(row.extra.get("seed", "")) or numbers.MISSING,
     }
+    different = {tuple(row.extra.items()): row for row in rows}.values()
     shared, extra = [], {}
     for name, show in columns.items():
-        values = {show(row) for row in rows} - {numbers.MISSING}
+        values = {show(row) for row in different} - {numbers.MISSING}
         if len(values) == 1:
             shared.append(f"{name} {values.pop()}")
         elif values:

@@ -5,13 +5,22 @@ Standard library only: the terminal's lines are printed without numpy.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from analysis.text import numbers
+from analysis.values.json_values import to_json
+from analysis.values.study_result import Fit
 
 Json = Mapping[str, Any]
+
+
+def read(fit: Fit) -> Json:
+    """Return the content of fit.json that sentences read: all but the runs left out, which may be many."""
+    said: Json = to_json(dataclasses.replace(fit, rows_dropped=()))
+    return said
 
 
 def no_interval(fit: Json) -> str:

@@ -92,7 +92,6 @@ def _alone(
     from analysis.inference.summary import versions
 
     left = dropped(frame)
-    block = dataclasses.replace(block, rows_dropped=left)
     why = "the runs do not have all of params, tokens, flops and loss"
     if block.approach == "curves":
         why = "learning curves were fitted, not final losses"
@@ -105,7 +104,7 @@ def _alone(
     front = Frontier(form="", approach="frontier", **none)  # type: ignore[arg-type]
     used = int(frame["used"].sum())
     return Fit(
-        **{**shared, "checks": once((*setting_checks(frame), *block.checks))},
+        **{**shared, "checks": once((*setting_checks(frame), *block.checks)), "rows_dropped": left},
         study=study_name(asked, frame),
         source=str(asked.get("runs") or "a frame"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),

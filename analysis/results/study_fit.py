@@ -60,7 +60,7 @@ class Parts:
         at_surface = findings.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
         said = {check.code for check in at_surface}
         more = [check for check in block.checks if check.code not in said and not FINDINGS[check.code].of_study]
-        self.block = dataclasses.replace(block, checks=(*at_surface, *more), rows_dropped=self.dropped)
+        self.block = dataclasses.replace(block, checks=(*at_surface, *more))
 
     def result(self) -> Fit:
         """Return everything as what fit.json holds."""
@@ -79,9 +79,7 @@ class Parts:
             *setting_checks(frame),
         )
         law, extra, envelope = self.other, self.extra, self.envelope
-        valleys = dataclasses.replace(
-            self.valleys.block, rows_dropped=(*self.dropped, *outside(rows, self.valleys.block))
-        )
+        valleys = dataclasses.replace(self.valleys.block, rows_dropped=outside(rows, self.valleys.block))
         front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
         top = self._top(law, envelope, valleys)
         large.log.info("approaches side by side, profiles, sensitivity (sensitivity=no leaves these out)")

@@ -40,7 +40,9 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
     rows_used           number of values that the law was fitted to: runs (the minima of approach 2 read several each);
                         of form=multi_power points of the fitted curves, at most 60 a curve; of form=learning_rate and
                         batch the optima of the sweeps where the runs are sweeps
-    rows_dropped        [{key, code, reason}]
+    rows_dropped        [{key, code, reason}]: at the top level the runs that no approach uses; in a block of `fits`
+                        those that this approach leaves out besides (valleys: the runs of budgets without a minimum).
+                        Files of earlier versions repeat those of the top level in the blocks
     optimizer           {method, starts, agree_share, gradient_norm, converged, basins: [{objective, share, params}]}
 
 `fits.valleys` (:class:`Valleys`) adds::

@@ -10,7 +10,6 @@ from analysis.report import sentences
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.text import numbers
-from analysis.values.json_values import to_json
 from analysis.values.study_result import Backtest, BacktestRun, Fit
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def figure(fit: Fit) -> Figure | None:
         f"{numbers.flops(backtest.held_out_budget)}, {numbers.factor(backtest.extrapolation_factor)} beyond them, with "
         f"an error of {numbers.percent(abs(backtest.relative_error))} in the lowest loss"
     )
-    said: sentences.Json = to_json(fit)
+    said = sentences.read(fit)
     caption += (
         "".join(f"; {text}" for text in (sentences.uncovered(said), sentences.sided(said["backtest"])) if text) + "."
     )

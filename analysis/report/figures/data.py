@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import random
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +18,21 @@ from analysis.values.blocks import Valley
 MOST_DOTS = 1500
 """Runs of a panel that are drawn as dots: of more nothing is seen, and a page of them is slow to write and to open."""
 
+EXTRA = ("bits_per_byte", "lr", "batch_tokens", "seed", "width", "layers")
+"""Further columns of `runs.csv` that the table of runs shows."""
+
 
 def dots(count: int, most: int = MOST_DOTS) -> list[int]:
     """Return which of so many runs are drawn as dots: all of them, or as many as are allowed, always the same ones."""
     return list(range(count)) if count <= most else sorted(random.Random(0).sample(range(count), most))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One run; counts in parameters, tokens and FLOPs, losses in the fit's unit, NaN where unknown."""
+    """One run; counts in parameters, tokens and FLOPs, losses in the fit's unit, NaN where unknown.
+
+    `extra` has what the run's cells of EXTRA say, where they say something.
+    """
 
     key: str
     state: str
@@ -70,13 +77,13 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             columns = reader.fieldnames or []
-            records = list(reader)
+            for name in ("key", "params", "tokens", "flops", "loss"):
+                if name not in columns:
+                    held = ", ".join(columns)
+                    raise ValueError(f"{path} has no column {name!r}, only {held}; run analysis.fit again")
+            return tuple(_row(record) for record in reader)  # one at a time: all of their texts are many gigabytes
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; it is written beside fit.json by python -m analysis.fit") from None
-    for name in ("key", "params", "tokens", "flops", "loss"):
-        if name not in columns:
-            raise ValueError(f"{path} has no column {name!r}, only {', '.join(columns)}; run analysis.fit again")
-    return tuple(_row(record) for record in records)
 
 
 def as_rows(frame: Any) -> tuple[Row, ...]:
@@ -121,7 +128,7 @@ def _row(record: Mapping[str, str]) -> Row:
     used = record.get("used", "True").strip().lower() in ("true", "1")
     return Row(
         key=record["key"],
-        state=record.get("state", ""),
+        state=sys.intern(record.get("state", "")),
         params=_number(record["params"]),
         tokens=_number(record["tokens"]),
         flops=_number(record["flops"]),
@@ -129,9 +136,9 @@ def _row(record: Mapping[str, str]) -> Row:
         loss=_number(record["loss"]),
         predicted=_number(record.get("predicted", "")),
         used=used,
-        drop_code=record.get("drop_code", ""),
+        drop_code=sys.intern(record.get("drop_code", "")),
         drop_reason=record.get("drop_reason", ""),
-        extra=dict(record),
+        extra={name: text for name in EXTRA if (text := record.get(name))},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ MARKS = {"minimum": "o", "edge": "o", "inverted": "v", "flat": "s", "negative": 
 """The dot of a run by what became of its budget: filled where the budget has a minimum, hollow where it is left out."""
 LEFT_OUT = (("mid_schedule", "+", "schedule not finished"), ("not_best", "1", "another rate is better"))
 OTHER = ("x", "another reason")
+SAME_BUDGET = 0.01
+"""Runs whose FLOPs lie within this of a budget's, in logs, are of that budget."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ def prepare(
     labels = budget_labels(v.flops_budget for v in valleys)
     ordered = sorted(valleys, key=lambda v: v.flops_budget)
     curves = [_curve(v, by_key, labels[v.flops_budget], samples, law) for v in ordered]
-    unused = [r for r in rows if not r.used and math.isfinite(r.loss) and r.params > 0 and math.isfinite(r.budget)]
-    return tuple(replace(c, left=tuple(_left(r) for r in unused if _near(r.budget, c.budget))) for c in curves)
+    left = _unused([curve.budget for curve in curves], rows)
+    return tuple(replace(curve, left=tuple(map(_left, here))) for curve, here in zip(curves, left, strict=True))
 
 
 def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
@@ -130,8 +133,17 @@ def _left(row: Row) -> tuple[float, float, str, str]:
     return row.params, row.loss, row.drop_code or row.state, row.name
 
 
-def _near(budget: float, other: float) -> bool:
-    return abs(math.log(budget / other)) < 0.01
+def _unused(budgets: Sequence[float], rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each budget, within 1 %, that no fit uses; `budgets` rise."""
+    logs = [math.log(budget) for budget in budgets]
+    found: list[list[Row]] = [[] for _ in budgets]
+    for row in rows:
+        if row.used or not (math.isfinite(row.loss) and row.params > 0 and 0 < row.budget < math.inf):
+            continue
+        at = math.log(row.budget)
+        for i in range(bisect_right(logs, at - SAME_BUDGET), bisect_left(logs, at + SAME_BUDGET)):
+            found[i].append(row)
+    return found
 
 
 def _curve(valley: Valley, by_key: dict[str, Row], label: str, samples: int, law: Along | None) -> Curve:
@@ -198,10 +210,7 @@ def _draw_curve(ax: Axes, curve: Curve, colour: str, alpha: float, most: int) ->
         ax.plot(*zip(*curve.law, strict=True), "-", color=colour, linewidth=1.6, alpha=alpha, zorder=2.5)
     if curve.parabola:
         ax.plot(*zip(*curve.parabola, strict=True), "--", color=colour, linewidth=1.1, alpha=alpha, zorder=2)
-    low, high = ax.get_ylim()
-    for n, loss, why, name in curve.left:
-        if low <= loss <= high:
-            style.hover(ax.plot(n, loss, _mark(why)[0], ms=6, mec=colour, mew=1.3, zorder=4)[0], [name])
+    _draw_left(ax, curve, colour, most)
     if curve.minimum is None:
         return
     n, loss = curve.minimum
@@ -209,6 +218,17 @@ def _draw_curve(ax: Axes, curve: Curve, colour: str, alpha: float, most: int) ->
     up = None if curve.loss_interval is None else _arms(loss, curve.loss_interval)
     ax.errorbar(n, loss, yerr=up, xerr=across, fmt="none", ecolor=style.INK, elinewidth=1.3, capsize=2.5, zorder=5)
     ax.plot(n, loss, "D", ms=7, mfc=colour, mec=style.PAPER, mew=1.2, zorder=6)
+
+
+def _draw_left(ax: Axes, curve: Curve, colour: str, most: int) -> None:
+    """Draw the runs that no fit uses, at most so many, by what left them out."""
+    low, high = ax.get_ylim()
+    seen = [(n, loss, _mark(why)[0], name) for n, loss, why, name in curve.left if low <= loss <= high]
+    seen = [seen[i] for i in dots(len(seen), most)]
+    for mark in dict.fromkeys(mark for _, _, mark, _ in seen):
+        sizes, losses, _, names = zip(*(run for run in seen if run[2] == mark), strict=True)
+        drawn = ax.plot(sizes, losses, mark, ls="none", ms=6, mec=colour, mew=1.3, zorder=4)
+        style.hover(drawn[0], list(names))
 
 
 def _arms(value: float, bounds: Interval) -> list[list[float]]:

@@ -51,6 +51,19 @@ def test_a_checkpoint_is_named_before_the_reason() -> None:
     assert [empty(cell) for cell in ("", math.nan, None, 0, "x")] == [True, True, False, False, False]
 
 
+def test_every_row_of_a_table_is_judged_as_it_is_alone() -> None:
+    changes: list[dict[str, Any]] = [
+        {}, {"state": "Done"}, {"state": "running"}, {"loss": None}, {"loss": -1.0}, {"tokens": math.inf},
+        {"schedule_complete": False}, {"schedule_complete": "0.0"}, {"schedule_complete": None},
+        {"schedule_complete": 0.0}, {"schedule_complete": False, "loss": 0.0},
+    ]  # fmt: skip
+    rows = [{**FULL, **one, "key": f"{i:02d}"} for i, one in enumerate(changes)]
+    early = {6: "a checkpoint of run a before its last", 10: "a checkpoint of run b before its last"}
+    found = finish(rows, 0, checkpoints=early).sort_values("key")
+    alone = [judge(row, checkpoint=early.get(i, "")) for i, row in enumerate(rows)]
+    assert list(zip(found["drop_code"], found["drop_reason"], strict=True)) == alone
+
+
 def test_rows_are_sorted_judged_and_typed() -> None:
     rows = [
         {**FULL, "key": "c", "flops_budget": 2e14, "lr": "0.5"},

@@ -73,6 +73,8 @@ def dotted(ax: Axes) -> list[Any]:
 def test_rows_keep_what_the_fit_did_not_use(rows: tuple[data.Row, ...]) -> None:
     left = {row.key: row for row in rows if not row.used}
     assert set(left) == {"0badc0ffee01", "0badc0ffee02"}
+    assert all(set(row.extra) <= set(data.EXTRA) and all(row.extra.values()) for row in rows)
+    assert any("lr" in row.extra for row in rows)
     failed = left["0badc0ffee01"]
     assert failed.state == failed.drop_code == "failed"
     assert math.isnan(failed.loss)
@@ -122,6 +124,27 @@ def test_valleys_are_sampled_from_their_coefficients(fit: Fit, rows: tuple[data.
     lowest = min(curves_[1].parabola, key=lambda point: point[1])
     assert curves_[1].minimum is not None
     assert lowest[1] == pytest.approx(curves_[1].minimum[1], rel=1e-3)
+
+
+def test_very_many_unused_runs_are_found_by_budget_and_drawn_in_part(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    some = fit.fits.valleys.valleys
+    first = next(row for row in rows if row.used)
+    unused = tuple(
+        replace(first, key=f"u{i}", used=False, drop_code="mid_schedule" if i % 3 else "not_best",
+                budget=some[i % len(some)].flops_budget * (1.005, 0.995, 1.02, math.nan)[i % 4])
+        for i in range(4000)
+    )  # fmt: skip
+    shown = valleys.prepare(some, (*rows, *unused))
+    plain = valleys.prepare(some, rows)
+    for curve, before in zip(shown, plain, strict=True):
+        near = [row.name for row in unused if abs(math.log(row.budget / curve.budget)) < valleys.SAME_BUDGET]
+        assert sorted(name for *_, name in curve.left) == sorted([*(name for *_, name in before.left), *near])
+        assert near
+    ax = axes()
+    valleys.draw(ax, shown, "matmul", "nats per token")
+    left = [line for line in dotted(ax) if line.get_marker() in ("+", "1")]
+    assert 0 < sum(len(line.get_xdata()) for line in left) <= data.MOST_DOTS
+    assert len(left) <= 2 * len(shown), "a line of dots for each reason, not for each run"
 
 
 def test_valleys_show_every_budget_its_minimum_and_what_was_dropped(fit: Fit, rows: tuple[data.Row, ...]) -> None:

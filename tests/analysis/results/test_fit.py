@@ -86,8 +86,10 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
     assert blocks.envelope is not None
     assert blocks.envelope.reason == "no learning curves: the runs were validated once only (eval.count)"
     for block in (blocks.valleys, blocks.surface):
-        assert block.rows_used + len(block.rows_dropped) == 21, "every run is used or dropped with its reason"
-        assert all(row.code and row.reason for row in block.rows_dropped)
+        left = (*found.rows_dropped, *block.rows_dropped)
+        assert block.rows_used + len(left) == 21, "every run is used or dropped with its reason"
+        assert len({row.key for row in left}) == len(left), "and named once"
+        assert all(row.code and row.reason for row in left)
     assert found.record["law"]["kinds"]["params"] == "matmul"
     assert found.record["schedule"] == {"names": ["cosine"], "finished": 20, "left_out_unfinished": 0}
     assert found.record["selection"] == "every run"
