@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from analysis.report.figures.data import Row
     from analysis.results.load import Runs
     from analysis.results.study_fit import Parts
+    from analysis.text.commandline import Key
 
 FARTHEST = 2000.0
 """How many times the largest run's FLOPs a budget may have without a warning: a little more than the table of
@@ -40,6 +41,8 @@ best sizes has."""
 KINDS, SIZES = ("svg", "pdf", "png"), ("screen", "column", "page")
 """Kinds of the figures' files, and what they are sized for."""
 COMMAND_ONLY = ("runs", "out", "report")
+WORDS: Mapping[str, tuple[str, ...]] = {"delta": ("squared",), "valley_window": ("all",)}
+"""Options that are numbers, with the words that may stand for one."""
 
 
 def folder_of(name: str, value: object) -> None:
@@ -162,8 +165,18 @@ def fit(
     return StudyFit(*fitted(frame, asked), frame, asked)
 
 
+def _check_number(key: Key, value: Any) -> None:
+    """Check the value of an option that is a number, or yes or no, as every function does: no text stands for one."""
+    if key.name == "budget":
+        calls.flops(key.name, value)
+    elif key.name in WORDS or key.type_name in ("number", "int", "share"):
+        calls.number(*WORDS.get(key.name, ()))(key.name, value)
+    elif key.type_name == "yes|no" and isinstance(value, str):
+        raise ValueError(f"{key.name}={calls.shown(value)}: True or False is needed")
+
+
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every option of a fit, texts and numbers read as on a command line; ValueError names a wrong one."""
+    """Return every option of a fit, read as on a command line but for numbers as text; ValueError names a wrong one."""
     from analysis.laws.registry import resolve
     from analysis.text import commandline
 
@@ -175,12 +188,8 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
         calls.numbers("fix", options.get("fix") or {})
     for name, value in options.items():
         key = known.get(name)
-        if (
-            key
-            and key.type_name in ("number", "int", "share")
-            and not isinstance(value, (str, Real, type(key.default)))
-        ):
-            raise ValueError(f"{name}={calls.shown(value)}: a number is needed ({key.help})")
+        if key and not (value is None and key.default is None):
+            _check_number(key, value)
     read = {name: value for name, value in options.items() if name not in known or isinstance(value, (str, Real))}
     asked = commandline.parse([f"{name}={value}" for name, value in read.items()], tuple(known.values()))
     asked |= {name: value for name, value in options.items() if name not in read}

@@ -30,7 +30,7 @@ FEWEST_SIZES, FEWEST_MINIMA = 3, 3
 COLUMNS = ["approach", "a", "a_low", "a_high", "b", "params", "tokens", "tokens_per_param", "points", "reason"]
 
 
-@calls.answered(budget=calls.positive, resamples=calls.resamples, seed=calls.whole())
+@calls.answered(budget=calls.flops, resamples=calls.resamples, seed=calls.whole())
 def side_by_side(
     runs: Any,
     budget: float | None = None,

@@ -1,7 +1,7 @@
 """Errors drawn anew around a fit: independent ones, errors that rows of a group share, and those of repeats.
 
-A fit hides part of its errors: it bends towards the rows, most where they lean on few groups. What is drawn here is
-made larger by what was hidden, and its scale is drawn too, so that quantiles are those of Student's t at any
+Residuals are smaller than errors: a fit absorbs part of them, most where it rests on few groups. What is drawn here is
+scaled up to the errors' variance, and that variance is drawn too, so that quantiles are those of Student's t at any
 confidence. Each draw is used twice, as it is and mirrored: one-sided errors ask for the first in a percentile interval
 and for the second in a basic one, and only both together hold on either side.
 """
@@ -18,7 +18,7 @@ from analysis.inference.resampling import squared_scales
 from analysis.inputs.dataset import Array, Index
 
 CALIBRATION = (50, 200)
-"""Fewest and most resamples, a fifth of those asked for, that measure how much of its errors a fit hides."""
+"""Fewest and most resamples, a fifth of those asked for, that measure by how much residuals are smaller than errors."""
 LEAST_SHRINKAGE = 0.5
 LEAST_BETWEEN = 0.5
 """Degrees of freedom that groups must have left beside the constants for what they share to be seen at all."""
@@ -111,7 +111,7 @@ def scales(df: float, count: int, generator: np.random.Generator) -> Array:
 
 
 def independent(around: Around, resamples: int) -> Array:
-    """Return errors (resamples, n) drawn from the residuals, as large as what the fit hides of them asks for."""
+    """Return errors (resamples, n) drawn from the residuals, scaled up to the variance of the errors."""
     n, generator = len(around.order), around.generator(2)
     pool = around.residual * np.sqrt(n / around.df) / shrinkage(around, int(np.clip(resamples // 5, *CALIBRATION)))
     half = -(-resamples // 2)

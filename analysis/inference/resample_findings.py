@@ -47,25 +47,25 @@ def _groups(fit: InferredLaw) -> list[Check]:
     if not holds or df == 0.0:
         text = f"{fit.nobs} rows are of {what}, and the intervals treat every row as independent"
         advice = (
-            "use cluster=auto or interval=sandwich" if not holds else f"too few to estimate what they share: add {name}"
+            "use cluster=auto or interval=sandwich"
+            if not holds
+            else f"too few to estimate the variance between them: add {name}"
         )
         return [finding("clustered_rows", text, f"{advice}; until then intervals are lower bounds")]
     if count >= resampling.FEW_CLUSTERS:
         return _shared(fit, name, what, df) if np.isfinite(df) else []
     text = f"{fit.nobs} rows are of only {what}"
     if np.isfinite(df):
-        text += (
-            f": what a {SCHEMES[name].unit}'s rows share is known from {df:.2g} degrees of freedom beside the constants"
-        )
+        text += f": the variance between {SCHEMES[name].unit}s is estimated with {df:.2g} degrees of freedom"
     advice = f"intervals allow for it and are wide, or lower bounds where errors are one-sided: add {name}"
     return [finding("few_sizes" if name == "sizes" else "few_clusters", text, advice)]
 
 
 def _shared(fit: InferredLaw, name: str, what: str, df: float) -> list[Check]:
     """Return that intervals hold what the rows of a group share, and how much is known of it."""
-    text = f"{fit.nobs} rows are of {what}: intervals allow for errors that a {SCHEMES[name].unit}'s rows share, "
-    text += f"estimated from {df:.2g} degrees of freedom"
-    advice = f"if rows share none, they are wider than necessary; more {name} narrow them"
+    text = f"{fit.nobs} rows are of {what}: intervals include a random effect of the {SCHEMES[name].unit}, "
+    text += f"its variance estimated with {df:.2g} degrees of freedom"
+    advice = f"if there is no such effect, they are wider than necessary; more {name} narrow them"
     return [finding("shared_errors", text, advice)]
 
 

@@ -64,8 +64,8 @@ def choose(size: Index, run: Index, by: str = "auto") -> Plan:
             raise ValueError(f"cluster={by!r} is not known; use auto, {', '.join(texts)}")
         if by in counts and counts[by] < FEWEST_CLUSTERS:
             raise ValueError(
-                f"cluster={by}: there are {numbers.counted(counts[by], by[:-1])}, and at least "
-                f"{FEWEST_CLUSTERS} are needed to draw whole ones; use cluster=auto, which draws the errors they share"
+                f"cluster={by}: there are {numbers.counted(counts[by], by[:-1])}, and at least {FEWEST_CLUSTERS} are "
+                "needed to resample whole ones; use cluster=auto, which draws a random effect for each"
             )
         return Plan(by, texts[by])
     name = _grouping(rows, sizes, runs)
@@ -73,7 +73,7 @@ def choose(size: Index, run: Index, by: str = "auto") -> Plan:
         return Plan("runs", texts["runs"]) if rows >= MANY_RUNS else Plan("residuals", texts["residuals"])
     if counts[name] >= MANY_CLUSTERS:
         return Plan(name, texts[name])
-    text = f"residual bootstrap of {units['rows']}, with errors that rows of one of {units[name]} share"
+    text = f"residual bootstrap of {units['rows']}, with a random effect for each of {units[name]}"
     return Plan("residuals", text, name)
 
 

@@ -20,6 +20,6 @@ SCHEMES: Mapping[str, Scheme] = {
     "runs": Scheme("percentile bootstrap over the {}", "run", groups=True),
     "rows": Scheme("percentile bootstrap over the {}"),
     "seeds": Scheme("bootstrap of the differences between seeds of one setting"),
-    "residuals": Scheme("residual bootstrap of {}, calibrated for what the fit hides"),
+    "residuals": Scheme("residual bootstrap of {}, residuals scaled up to the variance of the errors"),
 }
 GROUPS = tuple(name for name, scheme in SCHEMES.items() if scheme.groups)

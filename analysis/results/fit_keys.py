@@ -46,7 +46,7 @@ KEYS = (
     Key("loss", "loss function on log residuals; linear: squared plain residuals", "huber", choices=tuple(LOSSES)),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001", _delta),
     Key("interval", "method of the law's intervals", "bootstrap", choices=tuple(METHODS)),
-    Key("cluster", "unit of resampling; auto: by what rows share, else residuals or runs", "auto",
+    Key("cluster", "unit of resampling; auto: sizes or runs where rows share one, else residuals or runs", "auto",
         choices=("auto", *SCHEMES)),
     Key("fix", "constants held fixed: E:1.7,alpha:0.34", {}, commandline.constants),
     Key("tie", "constants made equal: beta:alpha", {}, commandline.names),

@@ -68,10 +68,10 @@ FINDINGS: Mapping[str, Finding] = {
     "asymmetry": Finding("alpha and beta differ so much that parabolas of valleys are biased"),
     "surface_off": Finding("the surface puts a best size where the runs do not"),
     # resamples
-    "clustered_rows": Finding("rows of a size or run share errors that the intervals do not allow for", of_study=True),
+    "clustered_rows": Finding("rows of a size or run are treated as independent", of_study=True),
     "few_sizes": Finding("rows are of fewer than 12 sizes", of_runs=True),
     "few_clusters": Finding("rows are of fewer than 12 runs"),
-    "shared_errors": Finding("intervals allow for errors that rows of a size or run share", "note"),
+    "shared_errors": Finding("intervals include a random effect of the size or run", "note"),
     "few_repeats": Finding("intervals by seeds rest on fewer than 8 repeats"),
     "wild_rows": Finding("a few rows lie far from the law", "note"),
     "undefined_draws": Finding("resamples have no value of a constant, or no minimum"),

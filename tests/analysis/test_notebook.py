@@ -189,8 +189,7 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
         sa.fit(frame, form="chinchila")
     with pytest.raises(ValueError, match="does not exist"):
         sa.load(tmp_path / "none.csv")
-    texts: dict[str, Any] = {"resamples": "0", "sensitivity": "no"}
-    tied = sa.fit(frame, form="tied", interval="delta", **texts)
+    tied = sa.fit(frame, form="tied", interval="delta", resamples=0, sensitivity=False)
     assert tied.law.form.name == "chinchilla_tied" and tied.result.resamples == 0
 
 

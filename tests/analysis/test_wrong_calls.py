@@ -32,7 +32,16 @@ WRONG: dict[str, str] = {
     "sa.fit(RUNS, form=None)": "form=None: a text is needed",
     "sa.fit(RUNS, resamples=None)": "resamples=None: a number is needed",
     "sa.fit(RUNS, resamples=[200])": "resamples=[200]: a number is needed",
-    "sa.fit(RUNS, budget=[1e22])": "budget=[1e+22]: a number is needed",
+    "sa.fit(RUNS, budget=[1e22])": "budget=[1e+22]: a positive number of FLOPs is needed",
+    "sa.fit(RUNS, budget='1e22')": "budget='1e22': a positive number of FLOPs is needed, such as 1e22",
+    "fit.optimum('1e22')": "budget='1e22': a positive number of FLOPs is needed, such as 1e22",
+    "sa.fit(RUNS, resamples='200')": "resamples='200': a number is needed",
+    "sa.fit(RUNS, seed='1')": "seed='1': a number is needed",
+    "sa.fit(RUNS, window='1%')": "window='1%': a number is needed",
+    "sa.fit(RUNS, delta='0.01')": "delta='0.01': a number is needed, or 'squared'",
+    "sa.fit(RUNS, valley_window='8')": "valley_window='8': a number is needed, or 'all'",
+    "sa.fit(RUNS, sensitivity='no')": "sensitivity='no': True or False is needed",
+    "sa.load(RUNS, thin='2')": "thin='2': a number is needed",
     "sa.fit(RUNS, fix={'E': 'a'})": "names with numbers are needed, such as fix={'E': 1.7}",
     "sa.fit(RUNS, delta=-1)": "delta=-1: a positive number is needed",
     "sa.fit(RUNS, resample=200)": "did you mean resamples=?",
@@ -156,7 +165,8 @@ OF_A_LAW = (
 )  # fmt: skip
 """Methods of a law that people call; the others are for the analysis itself."""
 ANSWERED = {
-    "sa.fit(fit, resamples=0, sensitivity=False)", "sa.fit(RUNS, resamples='0', sensitivity=False, budget='1e22')",
+    "sa.fit(fit, resamples=0, sensitivity=False)", "sa.fit(RUNS, resamples=0, sensitivity=False, budget=1e22)",
+    "sa.fit(RUNS, resamples=0, sensitivity=False, delta='squared', valley_window='all')",
     "fit.law.predict(params=1e9, tokens=2e10)", "fit.law.get_prediction(params=[1e9], tokens=[2e10])",
     "sa.fit_law(fit, resamples=0)", "sa.isoflop.optima(fit)", "sa.plan(fit, 1e22, beside='kaplan', resamples=0)",
     "sa.plan(fit, 1e22, beside=None, resamples=0)", "sa.load(fit)",

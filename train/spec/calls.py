@@ -75,6 +75,16 @@ def flops(name: str, value: Any) -> None:
         raise ValueError(f"{name}={shown(value)}: a positive number of FLOPs is needed, such as 1e22")
 
 
+def number(*words: str) -> Check:
+    """Return the check of a number, for which one of these words may stand. A text of digits is none."""
+
+    def check(name: str, value: Any) -> None:
+        if not _is_number(value) and not (isinstance(value, str) and value in words):
+            raise ValueError(f"{name}={shown(value)}: a number is needed{''.join(f', or {word!r}' for word in words)}")
+
+    return check
+
+
 def not_negative(name: str, value: Any) -> None:
     """Check a number that is 0 or positive."""
     if not _is_number(value) or value < 0:

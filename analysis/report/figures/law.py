@@ -43,7 +43,8 @@ def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
         )
     ]
     for name, label, show in AXES:
-        panels.append(_residual_panel(fitted, name, label, show))
+        counted = numbers.labelled(label, fit.kinds.params) if name == "params" else label
+        panels.append(_residual_panel(fitted, name, counted, show))
     return Figure("law", "Law: how well L(N, D) fits every run", _caption(fitted), tuple(panels), table(fitted))
 
 

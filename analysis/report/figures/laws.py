@@ -34,7 +34,10 @@ def residuals(fit: LawFit, against: str = "params", ax: Axes | None = None) -> A
     error = (
         100 * np.expm1(-np.asarray(fit.resid)) if not fit.problem.plain else 100 * (fit.fittedvalues / _target(fit) - 1)
     )
-    ax = style.frame(ax or new(), LABELS.get(against, against), "predicted / observed − 1 [%]")
+    label = LABELS.get(against, against)
+    if against == "params":
+        label = numbers.labelled(label, str(fit.kinds.get("params", "")))
+    ax = style.frame(ax or new(), label, "predicted / observed − 1 [%]")
     _scale(ax.xaxis, x)
     ax.axhline(0, color=style.INK, linewidth=1, zorder=1)
     ax.plot(x, error, "o", ms=5, mfc=style.BLUE, mec=style.PAPER, mew=0.6, alpha=0.9, zorder=3)

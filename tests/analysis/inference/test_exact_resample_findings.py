@@ -47,7 +47,7 @@ def test_a_sound_fit_has_no_finding() -> None:
 UNKNOWN = "24 rows are of {}, and the intervals treat every row as independent"
 LOWER = "; until then intervals are lower bounds"
 WIDE = "intervals allow for it and are wide, or lower bounds where errors are one-sided: add {}"
-DF = "24 rows are of only {}: what a {}'s rows share is known from {} degrees of freedom beside the constants"
+DF = "24 rows are of only {}: the variance between {}s is estimated with {} degrees of freedom"
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ DF = "24 rows are of only {}: what a {}'s rows share is known from {} degrees of
         (6, "bootstrap", BARE, 5.0, "clustered_rows", UNKNOWN.format("6 model sizes"),
          f"use cluster=auto or interval=sandwich{LOWER}"),
         (6, "bootstrap", SHARED, 0.0, "clustered_rows", UNKNOWN.format("6 model sizes"),
-         f"too few to estimate what they share: add sizes{LOWER}"),
+         f"too few to estimate the variance between them: add sizes{LOWER}"),
         (6, "bootstrap", SHARED, 1.0, "few_sizes", DF.format("6 model sizes", "model size", "1"), WIDE.format("sizes")),
         (11, "bootstrap", SHARED, 6.28, "few_sizes", DF.format("11 model sizes", "model size", "6.3"),
          WIDE.format("sizes")),
         (12, "bootstrap", SHARED, 6.28, "shared_errors",
-         "24 rows are of 12 model sizes: intervals allow for errors that a model size's rows share, "
-         "estimated from 6.3 degrees of freedom",
-         "if rows share none, they are wider than necessary; more sizes narrow them"),
+         "24 rows are of 12 model sizes: intervals include a random effect of the model size, "
+         "its variance estimated with 6.3 degrees of freedom",
+         "if there is no such effect, they are wider than necessary; more sizes narrow them"),
         (6, "sandwich", SHARED, 0.0, "few_sizes", "24 rows are of only 6 model sizes", WIDE.format("sizes")),
         (12, "sandwich", SHARED, 0.0, "", "", ""),
         (12, "bootstrap", Plan("sizes", ""), 0.0, "", "", ""),

@@ -63,10 +63,10 @@ def test_schemes_say_what_they_draw() -> None:
     assert texts["runs"] == "percentile bootstrap over the 60 runs"
     assert texts["rows"] == "percentile bootstrap over the 60 rows"
     assert texts["seeds"] == "bootstrap of the differences between seeds of one setting"
-    assert texts["residuals"].startswith("residual bootstrap of 60 rows")
+    assert texts["residuals"] == "residual bootstrap of 60 rows, residuals scaled up to the variance of the errors"
     few = resampling.choose(groups_of(12, 4), groups_of(12, 4)).text
-    assert few == "residual bootstrap of 48 rows, with errors that rows of one of 12 runs share"
-    assert "rows of one of 29 model sizes share" in resampling.choose(groups_of(29, 2), np.arange(58)).text
+    assert few == "residual bootstrap of 48 rows, with a random effect for each of 12 runs"
+    assert "a random effect for each of 29 model sizes" in resampling.choose(groups_of(29, 2), np.arange(58)).text
     with pytest.raises(ValueError, match="use auto, sizes, runs, rows, seeds, residuals"):
         resampling.choose(sizes, runs, "budgets")
 

@@ -211,7 +211,7 @@ def test_groups_that_are_enough_to_share_errors_are_a_note() -> None:
     fit = fit_law(analysis_intervals.study("grid", 50, "normal", 5), resamples=20)
     said = next(check for check in fit.check() if check.code == "shared_errors")
     assert said.level == "note"
-    assert "model size's rows share" in said.message
+    assert "random effect of the model size" in said.message
     lone = fit_law(analysis_intervals.study("isoflop", 50, "normal", 5), resamples=20)
     assert "shared_errors" not in {check.code for check in lone.check()}
 

@@ -319,6 +319,13 @@ def test_law_panels_hold_every_fitted_run(fit: Fit, rows: tuple[data.Row, ...]) 
         assert unit in ax.get_ylabel()
 
 
+def test_residuals_say_how_parameters_are_counted(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    assert drawn(law.figure(fit, rows), "params").get_xlabel() == "parameters N [matmul]"
+    given = replace(fit, kinds=replace(fit.kinds, params="given"))
+    assert drawn(law.figure(given, rows), "params").get_xlabel() == "parameters N"
+    assert drawn(law.figure(fit, rows), "tokens").get_xlabel() == "training tokens D"
+
+
 def test_residuals_have_a_mean_for_each_budget(fit: Fit, rows: tuple[data.Row, ...]) -> None:
     fitted = law.prepare(data.grouped(rows, fit.fits.valleys.valleys))
     means = law.by_budget(fitted)
