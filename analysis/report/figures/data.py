@@ -20,6 +20,9 @@ MOST_DOTS = 1500
 
 EXTRA = ("bits_per_byte", "lr", "batch_tokens", "seed", "width", "layers")
 """Further columns of `runs.csv` that the table of runs shows."""
+NEEDED = ("key", "params", "tokens", "flops", "loss")
+READ = (*NEEDED, "state", "flops_budget", "predicted", "used", "drop_code", "drop_reason", *EXTRA)
+"""The columns of `runs.csv` that figures and tables look at."""
 
 
 def dots(count: int, most: int = MOST_DOTS) -> list[int]:
@@ -75,20 +78,25 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     """Read `runs.csv`; ValueError names a column that is missing."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or []
-            for name in ("key", "params", "tokens", "flops", "loss"):
+            reader = csv.reader(file)
+            columns = next(reader, [])
+            for name in NEEDED:
                 if name not in columns:
                     held = ", ".join(columns)
                     raise ValueError(f"{path} has no column {name!r}, only {held}; run analysis.fit again")
-            return tuple(_row(record) for record in reader)  # one at a time: all of their texts are many gigabytes
+            places = [(name, columns.index(name)) for name in READ if name in columns]
+            # One row at a time: the texts of very many are gigabytes.
+            return tuple(
+                _row({name: line[i] if i < len(line) else "" for name, i in places}) for line in reader if line
+            )
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; it is written beside fit.json by python -m analysis.fit") from None
 
 
 def as_rows(frame: Any) -> tuple[Row, ...]:
     """Return a tidy frame with predictions as rows, as `runs.csv` would give them: analysis.notebook draws them."""
-    text = frame.astype(object).where(frame.notna(), "").to_dict("records")
+    known = frame[[name for name in READ if name in frame]]
+    text = known.astype(object).where(known.notna(), "").to_dict("records")
     return tuple(_row({str(name): str(value) for name, value in record.items()}) for record in text)
 
 

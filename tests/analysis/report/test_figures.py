@@ -126,6 +126,16 @@ def test_valleys_are_sampled_from_their_coefficients(fit: Fit, rows: tuple[data.
     assert lowest[1] == pytest.approx(curves_[1].minimum[1], rel=1e-3)
 
 
+def test_rows_are_read_whatever_else_the_file_holds(rows: tuple[data.Row, ...], tmp_path: Path) -> None:
+    lines = (DATA / "runs.csv").read_text().splitlines()
+    more = ["mine," + lines[0], *(f"{i}," + line for i, line in enumerate(lines[1:])), ""]
+    (tmp_path / "runs.csv").write_text("\n\n".join(more))
+    assert repr(data.read_rows(tmp_path / "runs.csv")) == repr(rows)
+    (tmp_path / "runs.csv").write_text("key,params\n")
+    with pytest.raises(ValueError, match=r"has no column 'tokens', only key, params; run analysis\.fit again"):
+        data.read_rows(tmp_path / "runs.csv")
+
+
 def test_very_many_unused_runs_are_found_by_budget_and_drawn_in_part(fit: Fit, rows: tuple[data.Row, ...]) -> None:
     some = fit.fits.valleys.valleys
     first = next(row for row in rows if row.used)
