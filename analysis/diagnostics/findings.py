@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.approaches.loss_laws import Closed
+from analysis.inference import distributions
 from analysis.inputs.dataset import Index, Rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.text import numbers
@@ -174,8 +175,6 @@ def _budget_errors(block: Block, rows: Rows) -> list[float] | None:
     Budgets of a single run say nothing of how runs differ and are left out; where fewer than three have more, groups
     of runs by rising compute take their place.
     """
-    from scipy.stats import f
-
     constants = np.array([block.params[name] for name in SURFACE.names])
     fitted = Closed(constants[None]).loss(np.log(rows.params)[None], np.log(rows.tokens)[None])[0]
     errors = np.log(fitted / rows.loss)
@@ -192,7 +191,7 @@ def _budget_errors(block: Block, rows: Rows) -> list[float] | None:
     between = float((counts * (means - errors.mean()) ** 2).sum()) / (len(counts) - 1)
     if np.abs(means).max() < LEAST_MISFIT:
         return None
-    return means.tolist() if between > within * float(f.ppf(0.99, len(counts) - 1, df)) else None
+    return means.tolist() if between > within * distributions.f_quantile(0.99, len(counts) - 1, df) else None
 
 
 def _by_compute(rows: Rows) -> Index:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import fit_problem, multistart, objectives, observations
-from analysis.inference import covariance, resampling
+from analysis.inference import covariance, distributions, resampling
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
@@ -108,8 +108,6 @@ def _interval(
 def _normal(
     p: fit_problem.Problem, point: multistart.PointFit, data: Rows, *, method: str, quantity: str, confidence: float
 ) -> tuple[float, float]:
-    from scipy.stats import t
-
     clusters = len(np.unique(data.size))
     spread = covariance.delta(p, point) if method == "delta" else covariance.sandwich(p, point, data.size)
     df = len(data) - len(point.theta) if method == "delta" else clusters - 1
@@ -119,7 +117,7 @@ def _normal(
     half = len(point.theta)
     slope = (values[:half] - values[half:]) / (2 * step)
     middle = float(_quantity(p.form, point.constants[None], quantity)[0])
-    reach = float(t.ppf(0.5 + confidence / 2, df) * np.sqrt(slope @ spread @ slope))
+    reach = float(distributions.t_quantile(0.5 + confidence / 2, df) * np.sqrt(slope @ spread @ slope))
     return middle - reach, middle + reach
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import observations, ties
-from analysis.inference import resample_findings
+from analysis.inference import distributions, resample_findings
 from analysis.inference.refusals import FEWEST_MODELS
 from analysis.inputs.dataset import SAME_SIZE, Array, Index, clusters
 from analysis.text import numbers
@@ -84,8 +84,6 @@ def _unidentified(fit: InferredLaw) -> list[Check]:
 
 def _lack_of_fit(fit: InferredLaw) -> list[Check]:
     """Return the seed noise where settings repeat, and whether the law misses their means beyond it (F test)."""
-    from scipy.stats import f
-
     counts = np.bincount(fit.cells)
     repeats = int((counts[counts > 0] - 1).sum())
     if repeats < 1:
@@ -99,8 +97,8 @@ def _lack_of_fit(fit: InferredLaw) -> list[Check]:
     total = float((fit.resid**2).sum())
     pure = noise**2 * repeats
     ratio = max(total - pure, 0.0) / df / max(pure / repeats, 1e-300)
-    if ratio > float(f.ppf(0.99, df, repeats)):
-        p = float(f.sf(ratio, df, repeats))
+    if ratio > distributions.f_quantile(0.99, df, repeats):
+        p = distributions.f_tail(ratio, df, repeats)
         text = f"the law misses the settings' means by more than repeats differ (F = {ratio:.3g}, p = {p:.1g})"
         advice = "the form does not hold at this precision: intervals that assume it does are too short"
         out.append(finding("lack_of_fit", text, advice))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from analysis.estimation import multistart
 from analysis.estimation.constraints import constraint
-from analysis.inference import resampling
+from analysis.inference import distributions, resampling
 from analysis.laws.sum_of_powers import SumOfPowers
 from analysis.text import numbers
 from analysis.values.blocks import Identified, Interval
@@ -118,10 +118,8 @@ def _needless(fit: Estimate) -> dict[str, Identified]:
 
 def drop_cut(count: int, df: int) -> float:
     """Return the gain in 2 llf that two constants have to bring: the likelihood ratio of the F test at 5 %."""
-    from scipy.stats import f
-
     df = max(df, 1)
-    return count * float(np.log1p(2.0 * f.ppf(0.95, 2, df) / df))
+    return count * float(np.log1p(2.0 * distributions.f_quantile(0.95, 2, df) / df))
 
 
 def _on_bound(fit: Estimate, name: str, verdict: Identified) -> Identified:

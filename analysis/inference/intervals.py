@@ -67,10 +67,11 @@ def profile(fit: Estimate, name: str, alpha: float) -> Interval:
 def _student(fit: Estimate, name: str, alpha: float, spread: Array, df: int) -> Interval:
     """Return the interval around the value, or around the log of a positive constant; `spread` (p, p) is of theta."""
     import numpy as np
-    from scipy.stats import t
+
+    from analysis.inference import distributions
 
     slope = fit.slopes((name,), logs=True)[0]
-    reach = float(t.ppf(1.0 - alpha / 2.0, max(df, 1))) * float(np.sqrt(max(slope @ spread @ slope, 0.0)))
+    reach = distributions.t_quantile(1.0 - alpha / 2.0, max(df, 1)) * float(np.sqrt(max(slope @ spread @ slope, 0.0)))
     value = float(fit.quantities(fit.point.theta[None], (name,), True)[0, 0])
     low, high = value - reach, value + reach
     with np.errstate(over="ignore"):

@@ -11,6 +11,7 @@ from analysis.estimation import multistart
 from analysis.estimation.constraints import Constraint, joined, solved
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
+from analysis.inference import distributions
 from analysis.inputs.dataset import Array, Index
 from analysis.text import numbers
 from analysis.values.blocks import Identified
@@ -303,12 +304,10 @@ def _crossing(path: _Path, level: float, side: int) -> tuple[float, bool]:
 
 def _cut(p: Problem, alpha: float) -> float:
     """Return the deviance that rejects: n ln(1 + F/df), the likelihood ratio that belongs to the F test."""
-    from scipy.stats import f
-
     n = p.y.size
     free = len(p.form.names) if p.constraint.matrix is None else p.constraint.matrix.shape[-1]
     df = max(n - free, 1)
-    return n * float(np.log1p(f.ppf(1.0 - alpha, 1, df) / df))
+    return n * float(np.log1p(distributions.f_quantile(1.0 - alpha, 1, df) / df))
 
 
 def _level(p: Problem, point: PointFit, alpha: float, lowest: float | None = None) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.inference import distributions
 from analysis.inference.schemes import SCHEMES
 from analysis.inputs.dataset import Array, Index, Rows
 from analysis.text import numbers
@@ -121,9 +122,7 @@ def student_scales(df_resid: int, resamples: int, seed: int) -> Array:
 
 def squared_scales(df: float, probability: Array) -> Array:
     """Return quantiles (n,) of chi squared over its `df` degrees of freedom."""
-    from scipy.stats import chi2
-
-    return np.asarray(chi2.ppf(probability, df) / df)
+    return distributions.chi2_quantiles(probability, df) / df
 
 
 def percentile(draws: Array, confidence: float = CONFIDENCE) -> Interval | None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from analysis.inference import error_draws, resampling
+from analysis.inference import distributions, error_draws, resampling
 from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import Check
@@ -75,17 +75,13 @@ class Scatter:
     @property
     def share(self) -> float:
         """The mean square over what noise and `between` give it, at least what luck leaves (see LUCK)."""
-        from scipy.stats import chi2
-
-        least = float(chi2.ppf(LUCK, self.df)) / self.df
+        least = float(distributions.chi2_quantiles(LUCK, self.df)) / self.df
         return max(self.square / max(self.expected + self.between, 1e-300), least)
 
     @property
     def rare(self) -> bool:
         """Whether the minima scatter by more than noise within budgets does, but for RARE of all studies."""
-        from scipy.stats import f
-
-        cut = float(f.ppf(1.0 - RARE, self._freedom(self.noise), max(len(self.x), 5)))
+        cut = distributions.f_quantile(1.0 - RARE, self._freedom(self.noise), max(len(self.x), 5))
         return self.expected > 0 and self.square > self.expected * cut
 
 
@@ -133,8 +129,6 @@ def beyond(found: Scatter) -> list[Check]:
 
 def few(count: int) -> list[Check]:
     """Return a finding about exponents of few minima, and what that makes of their intervals."""
-    from scipy.stats import norm, t
-
     if not 0 < count < FEW_MINIMA:
         return []
     text = f"only {numbers.counted(count, 'budget')} with a minimum"
@@ -144,7 +138,7 @@ def few(count: int) -> list[Check]:
         )
         return [finding("few_valleys", text, f"run more budgets; {why}")]
     tail = 0.5 + resampling.CONFIDENCE / 2
-    times = float(t.ppf(tail, count - 2) / norm.ppf(tail))
+    times = distributions.t_quantile(tail, count - 2) / distributions.normal_quantile(tail)
     text += f": {numbers.counted(count - 2, 'degree')} of freedom to judge their scatter around a power law"
     advice = f"intervals of exponents are {times:.2g} times as wide as of many budgets: run more of them"
     return [finding("few_valleys", text, advice, "note")]
