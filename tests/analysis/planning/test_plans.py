@@ -260,7 +260,7 @@ def test_a_law_that_qualifies_takes_the_place_of_one_that_does_not(tmp_path: Pat
     assert found.form != "chinchilla_interaction"
     assert found.notes[0].startswith("chinchilla_interaction does not qualify for a plan (")
     assert found.notes[0].endswith(f"this one rests on {found.form}")
-    asked = plan(made, 1e15, form="chinchilla_interaction", resamples=30, strict=False)
+    asked = plan(made, 1e15, form="chinchilla_interaction", resamples=30, strict=False, beside=())
     assert asked.form == "chinchilla_interaction"
     assert asked.notes[0].startswith("no advice: chinchilla_interaction does not qualify")
 
