@@ -8,12 +8,15 @@ dp_shard, cp, tp), and with whom it adds up counts, losses and gradients of whol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from train.runtime.distributed import World
 from train.spec.config import ParallelConfig
@@ -77,21 +80,53 @@ def make_mesh(parallel: ParallelConfig, world: World, device: torch.device) -> M
     shape = axes(parallel, world.size)
     if world.size == 1:
         return Mesh(shape, world)
-    kind = device.type
-    weights = (shape.pp, shape.dp_replicate, shape.fsdp, shape.tp)
-    tokens = (shape.pp, shape.data, shape.cp, shape.tp)
-    sums = (shape.pp, shape.data * shape.cp, shape.tp)
+    views = _Views(device.type, world)
     return Mesh(
         shape,
         world,
-        init_device_mesh(kind, weights, mesh_dim_names=("pp", "dp_replicate", "fsdp", "tp")),
-        init_device_mesh(kind, tokens, mesh_dim_names=("pp", "data", "cp", "tp")),
-        init_device_mesh(kind, sums, mesh_dim_names=("pp", "tokens", "tp")),
-        _experts(shape, kind) if shape.ep > 1 else None,
+        views.view({"pp": shape.pp, "dp_replicate": shape.dp_replicate, "fsdp": shape.fsdp, "tp": shape.tp}),
+        views.view({"pp": shape.pp, "data": shape.data, "cp": shape.cp, "tp": shape.tp}),
+        views.view({"pp": shape.pp, "tokens": shape.data * shape.cp, "tp": shape.tp}),
+        views.view(_experts(shape)) if shape.ep > 1 else None,
     )
 
 
-def _experts(shape: Axes, kind: str) -> DeviceMesh:
+def _experts(shape: Axes) -> dict[str, int]:
     """Return the view of the ranks that hold experts: those of fsdp as ep, neighbours, and expert_fsdp, the rest."""
-    sizes = (shape.pp, shape.dp_replicate, shape.expert_fsdp, shape.ep, shape.tp)
-    return init_device_mesh(kind, sizes, mesh_dim_names=("pp", "dp_replicate", "expert_fsdp", "ep", "tp"))
+    return {
+        "pp": shape.pp,
+        "dp_replicate": shape.dp_replicate,
+        "expert_fsdp": shape.expert_fsdp,
+        "ep": shape.ep,
+        "tp": shape.tp,
+    }
+
+
+@dataclass(frozen=True)
+class _Views:
+    """Makes views of all ranks that share the groups of the axes that they have in common.
+
+    torch makes groups for every axis of every view anew, those of one rank as well. Each group costs every rank of the
+    job a meeting, and those in it threads of gloo that wake a hundred times a second.
+    """
+
+    kind: str
+    world: World
+    groups: dict[tuple[str, int], dist.ProcessGroup] = field(default_factory=dict)
+
+    def view(self, axes: Mapping[str, int]) -> DeviceMesh:
+        """Return the view with these axes, the outermost first, of so many ranks each."""
+        ranks = np.arange(self.world.size).reshape(*axes.values())
+        groups = [self._group(axis, np.moveaxis(ranks, i, -1).reshape(-1, axes[axis])) for i, axis in enumerate(axes)]
+        return DeviceMesh.from_group(groups, self.kind, ranks.tolist(), mesh_dim_names=tuple(axes))
+
+    def _group(self, axis: str, parts: NDArray[np.int_]) -> dist.ProcessGroup:
+        """Return this rank's group of an axis; parts: the ranks of each of its groups, (groups, size)."""
+        size = parts.shape[1]
+        if size == self.world.size:
+            assert dist.group.WORLD is not None
+            return dist.group.WORLD
+        key = (axis if size > 1 else "", size)  # an axis lies alike in all views that have it
+        if key not in self.groups:
+            self.groups[key], _ = dist.new_subgroups_by_enumeration(parts.tolist())
+        return self.groups[key]

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
-from torch.distributed.tensor import debug
+from torch.distributed.tensor import _redistribute, debug
 
 from tests.train.parallel.cells import LENGTH, VOCABULARY, Cell
 from train.data.batch import Rows
@@ -319,6 +319,9 @@ def met(store: Store, name: str, world: World, device: torch.device) -> Iterator
     torch.compiler.reset()
     # How operations on DTensors are cut is kept with their mesh, and found again for an equal one.
     getattr(debug, "_clear_sharding_prop_cache", lambda: None)()
+    for cache in ("_planner_cache", "_gen_transform_infos"):
+        kept: Any = getattr(_redistribute, cache, None)
+        getattr(kept, "cache_clear", getattr(kept, "clear", lambda: None))()
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()
