@@ -29,7 +29,8 @@ from train.spec.config import ModelConfig, PrecisionConfig
 from train.spec.pipeline_layout import can_split
 from train.trainer import Trainer
 
-BEFORE, AFTER = 3, 3
+BEFORE, AFTER = 3, 2
+"""Steps: the first one after a restart shows the weights, the second what the optimizer's state made of them."""
 # A tied embedding, which pipelines have twice; and a hidden width that four ranks cannot share evenly: FSDP2 stores
 # gate and up in half rows, and what a rank has of them begins and ends within a row of the checkpoint's.
 EVEN = replace(DEEP, layers=4, tied_embeddings=True)
