@@ -128,5 +128,5 @@ class _Views:
             return dist.group.WORLD
         key = (axis if size > 1 else "", size)  # an axis lies alike in all views that have it
         if key not in self.groups:
-            self.groups[key], _ = dist.new_subgroups_by_enumeration(parts.tolist())
+            self.groups[key], _ = dist.new_subgroups_by_enumeration(parts.tolist())  # type: ignore[no-untyped-call]
         return self.groups[key]
