@@ -16,6 +16,8 @@ from train.model.rope import rotations
 from train.model.transformer import Block
 from train.spec.config import ModelConfig
 
+LENGTH = 6
+
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("normed", [False, True])
@@ -26,11 +28,13 @@ def test_a_block_by_kernels_is_the_block_by_torch(normed: bool, half: bool) -> N
     for weight in block.parameters():
         nn.init.normal_(weight, 1.0 if weight.dim() == 1 else 0.0, 0.2, generator=generator)
     block.to(DEVICE)
-    turns = rotations(config, 16)
+    turns = rotations(config, LENGTH)
     assert turns is not None
     turns = torch.view_as_real(turns).to(DEVICE)
-    masks = make_masks(((16, 16),), [None], None, torch.device(DEVICE))[None]
-    stream = torch.randn(2, 16, 32, generator=generator).to(DEVICE, torch.bfloat16 if half else torch.float32)
+    masks = make_masks(((LENGTH, LENGTH),), [None], None, torch.device(DEVICE))[None]
+    stream = torch.randn(2, LENGTH, config.width, generator=generator).to(
+        DEVICE, torch.bfloat16 if half else torch.float32
+    )
 
     def run(forward: Any) -> list[Tensor]:
         x = stream.clone().requires_grad_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -35,13 +36,14 @@ def add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, weight = drawn(*shape, dtype=dtype), drawn(shape[-1], dtype=torch.float32, seed=1)
-    compare(functools.partial(kernels.rms_norm, eps=1e-6), norm, [x, weight], ulps=8)
     other = drawn(*shape, dtype=dtype, seed=2)
-    compare(functools.partial(kernels.add_rms_norm, eps=1e-6), add_norm, [x, other, weight], ulps=8)
-    compare(
-        functools.partial(kernels.fork_rms_norm, eps=1e-6), lambda x, weight: (x * 1, norm(x, weight)), [x, weight],
-        ulps=8,
-    )  # fmt: skip
+    # The slow interpreter adds up a long weight's gradient in 9 programs, not 513; shorter ones have many, too.
+    few = override("column_sums", Launch(block=512, rows=8)) if INTERPRETED and shape[-1] > 4096 else nullcontext()
+    with few:
+        compare(functools.partial(kernels.rms_norm, eps=1e-6), norm, [x, weight], ulps=8)
+        compare(functools.partial(kernels.add_rms_norm, eps=1e-6), add_norm, [x, other, weight], ulps=8)
+        forked = functools.partial(kernels.fork_rms_norm, eps=1e-6)
+        compare(forked, lambda x, weight: (x * 1, norm(x, weight)), [x, weight], ulps=8)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -118,9 +120,9 @@ def turns(positions: int, width: int) -> Tensor:
 @pytest.mark.parametrize("interleaved", [True, False])
 @pytest.mark.parametrize("width", [2, 24, 64])
 def test_rope(width: int, interleaved: bool, dtype: torch.dtype) -> None:
-    q, k = drawn(2, 5, 3, width, dtype=dtype), drawn(2, 5, 1, width, dtype=dtype, seed=1)
+    q, k = drawn(2, 3, 3, width, dtype=dtype), drawn(2, 3, 1, width, dtype=dtype, seed=1)
     table = turns(40, width)
-    for positions in (None, torch.tensor([3, 1, 39, 0, 7]), torch.randint(0, 40, (2, 5))):
+    for positions in (None, torch.tensor([3, 39, 0]), torch.randint(0, 40, (2, 3))):
         ours = functools.partial(kernels.rope, interleaved=interleaved)
         theirs = functools.partial(plain_rope, interleaved=interleaved)
         compare(ours, theirs, [q, k], ulps=3, rest=[table, positions])
@@ -168,10 +170,10 @@ def test_angles_turn_back() -> None:
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("kv_heads", "group", "width"), [(2, 3, 8), (3, 1, 24), (20, 1, 4)])
 def test_split_heads(kv_heads: int, group: int, width: int, normed: bool, dtype: torch.dtype) -> None:
-    joint = drawn(2, 5, kv_heads, group + 2, width, dtype=dtype)
+    joint = drawn(2, 3, kv_heads, group + 2, width, dtype=dtype)
     weights = [drawn(width, dtype=torch.float32, seed=s) for s in (1, 2)] if normed else []
     table = turns(40, width)
-    for angles in (table, table[torch.randint(0, 40, (2, 5))]):
+    for angles in (table, table[torch.randint(0, 40, (2, 3))]):
 
         def split(x: Tensor, *norms: Tensor, angles: Tensor = angles) -> tuple[Tensor, ...]:
             pair = (norms[0].to(x.dtype), norms[1].to(x.dtype)) if norms else None
