@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from train.runtime.distributed import World
 from train.spec.config import ParallelConfig
@@ -104,10 +104,11 @@ def _experts(shape: Axes) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Views:
-    """Makes views of all ranks that share the groups of the axes that they have in common.
+    """Makes views of all ranks that share the groups of the axes that they have in common, on CPUs.
 
     torch makes groups for every axis of every view anew, those of one rank as well. Each group costs every rank of the
-    job a meeting, and those in it threads of gloo that wake a hundred times a second.
+    job a meeting, and those in it threads of gloo that wake a hundred times a second. GPUs keep torch's own groups: all
+    that was measured there was measured with them, and NCCL orders what shares a communicator.
     """
 
     kind: str
@@ -116,6 +117,8 @@ class _Views:
 
     def view(self, axes: Mapping[str, int]) -> DeviceMesh:
         """Return the view with these axes, the outermost first, of so many ranks each."""
+        if self.kind != "cpu":
+            return init_device_mesh(self.kind, tuple(axes.values()), mesh_dim_names=tuple(axes))
         ranks = np.arange(self.world.size).reshape(*axes.values())
         groups = [self._group(axis, np.moveaxis(ranks, i, -1).reshape(-1, axes[axis])) for i, axis in enumerate(axes)]
         return DeviceMesh.from_group(groups, self.kind, ranks.tolist(), mesh_dim_names=tuple(axes))
