@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shlex
@@ -43,6 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "docs/example-runs.csv").write_text(table, encoding="utf-8")
     for name, content in SPOILT.items():
         (path / "docs" / name).write_text(content, encoding="utf-8")
+    (path / "docs/packed.csv").write_bytes(gzip.compress(table.encode()))
+    (path / "docs/folder.csv").mkdir()
     (path / "file").touch()
     (path / "broken").symlink_to("nowhere")
     (path / "empty").mkdir()

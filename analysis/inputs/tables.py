@@ -38,6 +38,8 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
     if name.endswith(PICKLES):
         raise ValueError(f"runs={path} is a pickle or an archive of arrays, which can run code when it is read: it is "
                          "not loaded. Write it as .csv or .parquet where you trust it, and give that")  # fmt: skip
+    if path.is_dir():
+        raise ValueError(f"runs={path} is a folder: name the table in it")
     if not path.is_file():
         raise ValueError(f"runs={path} does not exist; give runs/STUDY, mlflow:NAME or a file ({', '.join(FILES)})")
     if not path.stat().st_size:
@@ -49,6 +51,9 @@ def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.Data
     try:
         table = _load(path, name, frozenset(map(cased, text)), decimal)
     except UnicodeError:
+        packed = _packed(path)
+        if packed:
+            raise ValueError(f"runs={path} is {packed}") from None
         raise ValueError(f"runs={path} is not UTF-8 text; save it as .csv in UTF-8") from None
     except ImportError:
         raise ValueError(
@@ -160,6 +165,17 @@ def _numbers(column: pd.Series[Any], decimal: str) -> pd.Series[Any]:
     plain = column.map(lambda cell: without_groups(cell, decimal), na_action="ignore")
     values = pd.to_numeric(plain, errors="coerce")
     return values if bool((values.notna() == plain.notna()).all()) else plain
+
+
+def _packed(path: Path) -> str | None:
+    """Return what a file that its name calls text is by its first bytes, and the cure; None where they say nothing."""
+    with path.open("rb") as file:
+        mark = file.read(4)
+    if mark.startswith(b"\x1f\x8b"):
+        return f"compressed with gzip: rename it to {path.name}.gz"
+    if mark == b"PK\x03\x04":
+        return "an Excel workbook or a zip archive, not text; save the table as .csv"
+    return "in Parquet, not text: rename it to end in .parquet" if mark == b"PAR1" else None
 
 
 def _start(path: Path, name: str) -> tuple[str, int, bool]:

@@ -254,3 +254,17 @@ def test_counts_too_small_to_be_counts_and_exchanged_columns_are_found() -> None
     exchanged = findings.columns({"params": small["tokens"], "tokens": small["params"]})
     assert [check.code for check in exchanged] == ["few_tokens"]
     assert findings.columns(small) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "answer"),
+    [
+        (b"\x1f\x8b\x08\x00", "compressed with gzip: rename it to a.csv.gz"),
+        (b"PK\x03\x04", "an Excel workbook or a zip archive"),
+        (b"PAR1", "rename it to end in .parquet"),
+    ],
+)
+def test_a_file_that_is_no_text_is_called_what_it_is(tmp_path: Path, start: bytes, answer: str) -> None:
+    (tmp_path / "a.csv").write_bytes(start + b"\xff\xfe\x80,\n")
+    with pytest.raises(ValueError, match=answer):
+        tables.read(tmp_path / "a.csv")
