@@ -1,7 +1,8 @@
 """The least time of a candidate's step: by pieces of train.spec.step_time that many candidates have in common.
 
-First what its busiest rank computes and updates, and the least that a pipeline stands idle; then, for those that this
-leaves, also their messages. Both are below what step_time says of the same candidate, which the tests hold.
+First what its busiest rank computes and updates, what its blocks wait for within their layers, and the least that a
+pipeline stands idle; then, for those that this leaves, also their other messages. Both are below what step_time says of
+the same candidate, which the tests hold.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from study.planning.parallel import within
 from study.planning.parallel.question import Question
 from study.planning.parallel.space import Candidate, Layout
+from study.planning.parallel.within import Waits
 from train.spec.accounting import kept
 from train.spec.communication.cluster import stride_of
 from train.spec.communication.layers import stream_bytes
@@ -47,12 +50,16 @@ class Cut:
 
 @dataclass(frozen=True)
 class Work:
-    """A micro-batch's compute [s]. ranks: of each; busiest: those that may be it. forward, backward: of each stage."""
+    """A micro-batch's compute [s]. ranks: of each; busiest: those that may be it. forward, backward: of each stage.
+
+    waits: what blocks of a rank that may be the busiest wait for within their layers, at least.
+    """
 
     ranks: tuple[float, ...]
     busiest: tuple[int, ...]
     forward: tuple[float, ...]
     backward: tuple[float, ...]
+    waits: Waits
 
     @property
     def most(self) -> float:
@@ -70,6 +77,7 @@ class Pace:
     _updates: dict[Key, float] = field(default_factory=dict)
     _sent: dict[Key, tuple[dict[Message, float], float]] = field(default_factory=dict)
     _messages_seconds: dict[Key, float] = field(default_factory=dict)
+    _waits: dict[Key, Waits] = field(default_factory=dict)
     _blocks: dict[Key, tuple[float, float]] = field(default_factory=dict)
     _ends: dict[Key, tuple[tuple[float, float], tuple[float, float]]] = field(default_factory=dict)
 
@@ -78,13 +86,16 @@ class Pace:
         return device_of(self.question.profile)
 
     def seconds(self, candidate: Candidate) -> float:
-        """Return the time of a step without its messages, at least [s]."""
-        return self._step(candidate, 0.0, 0.0, self._idle(candidate))
+        """Return the time of a step at least [s], of its messages with those within layers alone."""
+        work, count = self._work(candidate), _count(candidate)
+        waits = work.waits.times(count)
+        idle = (1.0 + work.waits.exposed / work.most) * self._idle(candidate)
+        return self._step(candidate, waits.exposed, waits.copies, idle)
 
     def closer(self, candidate: Candidate) -> float:
-        """Return the time of a step at least [s], with its messages."""
-        exposed, copies, within = self._messages(candidate)
-        waiting = within / (_count(candidate) * self._work(candidate).most)
+        """Return the time of a step at least [s], with all its messages."""
+        exposed, copies, inner = self._messages(candidate)
+        waiting = inner / (_count(candidate) * self._work(candidate).most)
         idle = (1.0 + waiting) * self._idle(candidate)
         if candidate.axes.pp > 1 and candidate.layout.config.parallel.pp_micro_batches is None:
             idle = max(idle, self._pipeline_idle(candidate, waiting))
@@ -158,7 +169,7 @@ class Pace:
     def _worked(self, layout: Layout, size: int, sharded: bool) -> Work:
         forward: dict[int, float] = {}
         backward: dict[int, float] = {}
-        ranks = []
+        ranks, waits = [], []
         embedding, head = self._both_ends(layout, size, sharded)
         for mine in self._cut(layout).stages:
             blocks = sum(len(stage.blocks) for stage in mine)
@@ -171,14 +182,27 @@ class Pace:
                 forward[stage.number] = len(stage.blocks) * there + sum(end[0] for end in ends)
                 backward[stage.number] = len(stage.blocks) * back + sum(end[1] for end in ends)
             ranks.append(sum(forward[stage.number] + backward[stage.number] for stage in mine))
+            waits.append(sum((self._within(layout, size, mode).times(n) for mode, n in modes.items()), Waits()))
         numbers = sorted(forward)
         near = (1.0 - ALIKE) * max(ranks) if self._plain else 0.0
+        busiest = tuple(rank for rank, work in enumerate(ranks) if work >= near)
         return Work(
             tuple(ranks),
-            tuple(rank for rank, work in enumerate(ranks) if work >= near),
+            busiest,
             tuple(forward[number] for number in numbers),
             tuple(backward[number] for number in numbers),
+            Waits(min(waits[rank].exposed for rank in busiest), min(waits[rank].copies for rank in busiest)),
         )
+
+    def _within(self, layout: Layout, size: int, mode: str) -> Waits:
+        config, axes = layout.config, layout.axes
+        key: Key = (axes.tp, axes.cp, axes.ep, size, config.memory.checkpointing, mode, config.precision.name)
+        found = self._waits.get(key)
+        if found is None:
+            messages = within.messages(config, axes, size, mode, self._device.type)
+            each = {one: one.count * self._seconds_of(one, stride_of(one.axis, axes)) for one in messages}
+            found = self._waits[key] = within.waits(each, config, self._device.memory)
+        return found
 
     @cached_property
     def _plain(self) -> bool:
@@ -250,8 +274,8 @@ class Pace:
             # What is hidden may cost more or less than what is not.
             rooms = [(forward, backward)] if self._plain else [(0.0, 0.0), (math.inf, math.inf)]
             waits = [overlap.exposed(messages, config, room, self._device.memory, count) for room in rooms]
-            within = min(sum(one.get(axis, 0.0) for axis in overlap.WITHIN) for one in waits)
-            found.append((min(sum(one.values()) for one in waits), copies, within))
+            inside = min(sum(one.get(axis, 0.0) for axis in overlap.WITHIN) for one in waits)
+            found.append((min(sum(one.values()) for one in waits), copies, inside))
         exposed, copied, inner = (min(one) for one in zip(*found, strict=True))
         return exposed, copied, inner
 

@@ -57,6 +57,7 @@ def test_no_step_is_shorter_than_its_bounds(name: str, gpus: int, seed: int) -> 
         exact = step_time(one.config, one.axes, there.profile).seconds * LAST_DIGITS
         assert pace.seconds(one) <= exact
         assert pace.closer(one) <= exact
+        assert pace.seconds(one) <= pace.closer(one) * LAST_DIGITS
 
 
 @pytest.mark.parametrize("name", ["plain", "windows", "not compiled", "experts"])
