@@ -97,8 +97,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "diagnostics/sensitivity", "diagnostics/suspects", "estimation/constraints", "estimation/fit_problem",
         "estimation/levels", "estimation/multistart", "estimation/newton", "estimation/objectives",
         "estimation/observations", "estimation/optimizer", "estimation/ties", "inference/akaike",
-        "inference/covariance", "inference/coverage", "inference/error_draws", "inference/estimate",
-        "inference/findings", "inference/fit_law", "inference/flat", "inference/identifiability",
+        "inference/covariance", "inference/coverage", "inference/distributions", "inference/error_draws",
+        "inference/estimate", "inference/findings", "inference/fit_law", "inference/flat", "inference/identifiability",
         "inference/inferred_law", "inference/intervals", "inference/law_result", "inference/prediction",
         "inference/profile_likelihood", "inference/refusals", "inference/resample_findings", "inference/resampling",
         "inference/scatter", "inference/schemes", "inference/selection", "inference/summary", "inputs/columns",
@@ -127,7 +127,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     )},
     **{f"study/planning/{name}.py": PLANNING for name in (
         "designs", "memory/together", "packing", "parallel/auto", "parallel/pace", "parallel/room", "parallel/search",
-        "parallel/space", "sizing", "turns",
+        "parallel/space", "parallel/within", "sizing", "turns",
     )},
     **{f"study/diagnosis/{name}.py": DIAGNOSIS for name in (
         "causes", "intervals", "kernels", "memory", "operations", "shares", "stragglers", "windows",

@@ -132,7 +132,14 @@ def append(run: RunFolder, first: int, last: int) -> None:
 
 
 def end_attempt(run: RunFolder, state: str, attempt: int = 1, error: str = "") -> None:
-    outcome = {"state": state, "exit_code": 0, "signal": None, "ended": T0 + 900, "seconds": 5.0, "error": error}
+    outcome = {
+        "state": state,
+        "exit_code": 0,
+        "signal": None,
+        "ended": T0 + 900,
+        "seconds": 900.0 - attempt,
+        "error": error,
+    }
     run.attempt(attempt).outcome.write_text(json.dumps(outcome))
 
 
