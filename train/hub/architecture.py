@@ -6,6 +6,7 @@ have windows in some of the blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -28,12 +29,13 @@ _NO_FORMER = object()
 def check_known(model: ModelConfig) -> None:
     """Raise ValueError for a key that this module does not know, unless it has the value that models had before it."""
     for spec in fields(model):
-        value = getattr(model, spec.name)
-        if spec.name in EXPRESSED | WEIGHTS_ONLY or value == spec.metadata.get("former", _NO_FORMER):
+        value, former = getattr(model, spec.name), spec.metadata.get("former", _NO_FORMER)
+        if spec.name in EXPRESSED | WEIGHTS_ONLY or value == former:
             continue
+        only = "" if former is _NO_FORMER else f"; model.{spec.name}={former} can"
         raise ValueError(
-            f"model.{spec.name}={value!r} cannot be exported: train.hub does not know how Llama, Mistral or Qwen3 say "
-            "it; teach it to train/hub/architecture.py"
+            f"model.{spec.name}={value!r} cannot be exported: Llama, Mistral and Qwen3, which are what an export can "
+            f"write, have nothing like it{only}"
         )
 
 
@@ -120,8 +122,8 @@ def from_hub(config: Mapping[str, Any]) -> ModelConfig:
     for key, allowed in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
         if config.get(key, allowed) != allowed:
             raise ValueError(f"{key}={config[key]!r} cannot be imported: only {allowed!r} can")
-    width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    head = int(config.get("head_dim") or width // heads)
+    width, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
+    head = width // heads if config.get("head_dim") is None else count(config, "head_dim")
     if head * heads != width:
         raise ValueError(
             f"head_dim={head} times num_attention_heads={heads} is not hidden_size={width}: attention of another width "
@@ -131,18 +133,34 @@ def from_hub(config: Mapping[str, Any]) -> ModelConfig:
     window, every = _window(config, kind)
     return ModelConfig(
         width=width,
-        layers=int(config["num_hidden_layers"]),
+        layers=count(config, "num_hidden_layers"),
         head_dim=head,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        mlp_width=int(config["intermediate_size"]),
+        kv_heads=heads if config.get("num_key_value_heads") is None else count(config, "num_key_value_heads"),
+        mlp_width=count(config, "intermediate_size"),
         qk_norm=kind == "qwen3",
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
-        norm_eps=float(config["rms_norm_eps"]),
+        norm_eps=_positive(config, "rms_norm_eps"),
         window=window,
         global_every=every,
         **_scaled(rope or config.get("rope_scaling") or {}),
     )
+
+
+def count(config: Mapping[str, Any], key: str) -> int:
+    """Return a whole number from 1 on of a config.json; ValueError that names it."""
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"config.json: {key}={value!r}: a whole number from 1 on is needed")
+    return value
+
+
+def _positive(config: Mapping[str, Any], key: str) -> float:
+    """Return a positive number of a config.json; ValueError that names it."""
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"config.json: {key}={value!r}: a positive number is needed")
+    return float(value)
 
 
 def _scaled(rope: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +184,7 @@ def _scaled(rope: Mapping[str, Any]) -> dict[str, Any]:
     original = rope.get("original_max_position_embeddings")
     return {
         "rope_scaling": kind,
-        "rope_factor": float(rope["factor"]),
+        "rope_factor": _positive(rope, "factor"),
         "rope_original_length": int(original) if kind != "linear" and original is not None else None,
     }
 
@@ -174,7 +192,7 @@ def _scaled(rope: Mapping[str, Any]) -> dict[str, Any]:
 def _window(config: Mapping[str, Any], kind: str) -> tuple[int | None, int]:
     """Return window and global_every."""
     window = config.get("sliding_window")
-    layers = int(config["num_hidden_layers"])
+    layers = count(config, "num_hidden_layers")
     if window is None or kind == "llama" or (kind == "qwen3" and not config.get("use_sliding_window", False)):
         return None, 0
     # Qwen3 without a list of layers counts those at the start that have no window.

@@ -67,10 +67,12 @@ def import_model(source: Path, out: Path) -> str:
         raise ValueError(f"{source / 'config.json'} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"{source / 'config.json'} is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{source / 'config.json'} is not an object of keys and values: name a Hugging Face model")
     model = architecture.from_hub(config)
-    length = int(config.get("max_position_embeddings") or 2048)
+    length = architecture.count({"max_position_embeddings": 2048, **config}, "max_position_embeddings")
     resolve_model(model, length)
-    shards, vocab_size = Shards(source), int(config["vocab_size"])
+    shards, vocab_size = Shards(source), architecture.count(config, "vocab_size")
     with _new_folder(out) as target:
         write_shards(target, _ours(shards, model, vocab_size))
         tokenizer = source / TOKENIZER

@@ -202,12 +202,39 @@ def test_windows_are_where_transformers_has_them_without_a_list_of_layers(withou
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 8}}, "beta_fast=8 cannot be imported"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": 0.7}}, "mscale=0.7 cannot be imported"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+        ({"hidden_size": None}, "config.json: hidden_size=None: a whole number from 1 on is needed"),
+        ({"num_hidden_layers": "two"}, "config.json: num_hidden_layers='two': a whole number"),
+        ({"num_attention_heads": 0}, "config.json: num_attention_heads=0: a whole number"),
+        ({"num_key_value_heads": -1}, "config.json: num_key_value_heads=-1: a whole number"),
+        ({"intermediate_size": 64.5}, "config.json: intermediate_size=64.5: a whole number"),
+        ({"head_dim": True}, "config.json: head_dim=True: a whole number"),
+        ({"rms_norm_eps": "small"}, "config.json: rms_norm_eps='small': a positive number is needed"),
+        ({"rms_norm_eps": float("nan")}, "config.json: rms_norm_eps=nan: a positive number is needed"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "config.json: factor=None: a positive number is needed"),
     ],
 )
 def test_what_cannot_be_imported_is_refused(changes: dict[str, Any], words: str) -> None:
     described = architecture.to_hub(resolve_model(BASE, LENGTH), VOCABULARY, LENGTH, 0, "float32")
     with pytest.raises(ValueError, match=words):
         architecture.from_hub(described | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1, 2]", "is not an object of keys and values"),
+        ("{", "is not JSON"),
+        ('{"model_type": "llama"}', "config.json: hidden_size=None"),
+    ],
+)
+def test_a_config_that_is_none_is_answered_in_a_line(
+    tmp_path: Path, text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert main(["import", f"source={tmp_path}", f"out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
@@ -246,7 +273,11 @@ def test_a_key_that_the_export_does_not_know_is_refused() -> None:
     activation = ("activation", str, key("gelu", "", former="silu"))
     grown = make_dataclass("Grown", [activation], bases=(ModelConfig,), frozen=True)
     model: Any = grown(activation="relu2")
-    with pytest.raises(ValueError, match=r"model\.activation='relu2' cannot be exported"):
+    with pytest.raises(
+        ValueError, match=r"model\.activation='relu2' cannot be exported: .*; model\.activation=silu can"
+    ):
         architecture.check_known(model)
+    with pytest.raises(ValueError, match=r"model\.experts=8 cannot be exported: .*; model\.experts=0 can$"):
+        architecture.to_hub(replace(ModelConfig(), experts=8), VOCABULARY, LENGTH, 0, "float32")
     architecture.check_known(grown(activation="silu"))
     architecture.check_known(ModelConfig())
