@@ -70,7 +70,8 @@ def import_model(source: Path, out: Path) -> str:
     if not isinstance(config, dict):
         raise ValueError(f"{source / 'config.json'} is not an object of keys and values: name a Hugging Face model")
     model = architecture.from_hub(config)
-    length = architecture.count({"max_position_embeddings": 2048, **config}, "max_position_embeddings")
+    said = config.get("max_position_embeddings")
+    length = 2048 if said is None else architecture.count(config, "max_position_embeddings")
     resolve_model(model, length)
     shards, vocab_size = Shards(source), architecture.count(config, "vocab_size")
     with _new_folder(out) as target:
