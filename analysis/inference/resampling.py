@@ -120,8 +120,8 @@ def student_scales(df_resid: int, resamples: int, seed: int) -> Array:
     return np.asarray(np.sqrt(1.0 / squared_scales(df_resid, generator.uniform(size=resamples))))
 
 
-def squared_scales(df: float, probability: Array) -> Array:
-    """Return quantiles (n,) of chi squared over its `df` degrees of freedom."""
+def squared_scales(df: float, probability: Array | float) -> Array:
+    """Return quantiles of chi squared over its `df` degrees of freedom."""
     return distributions.chi2_quantiles(probability, df) / df
 
 

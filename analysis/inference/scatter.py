@@ -75,7 +75,7 @@ class Scatter:
     @property
     def share(self) -> float:
         """The mean square over what noise and `between` give it, at least what luck leaves (see LUCK)."""
-        least = float(distributions.chi2_quantiles(LUCK, self.df)) / self.df
+        least = float(resampling.squared_scales(self.df, LUCK))
         return max(self.square / max(self.expected + self.between, 1e-300), least)
 
     @property

@@ -260,8 +260,12 @@ def time_left(work: JobContext, started: float) -> float | None:
     started: the attempt, by time.monotonic, as a node's clock may be set meanwhile. It is when the job began, unless
     that has trained other points before.
     """
-    minutes = work.resources.get("time_minutes")
-    began = float(os.environ.get(JOB_BEGAN, started))
+    return left_of(work.resources, float(os.environ.get(JOB_BEGAN, started)))
+
+
+def left_of(resources: Mapping[str, Any], began: float) -> float | None:
+    """Return the seconds to the time limit of a job that began at `began`, by time.monotonic; None without a limit."""
+    minutes = resources.get("time_minutes")
     return None if minutes is None else began + 60 * float(minutes) - time.monotonic()
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from study.failures.kinds import INTERRUPTED, Evidence, Kind, classify
-from study.job.attempt import JOB_BEGAN
+from study.job.attempt import JOB_BEGAN, left_of
 from study.job.lanes import FreshLane, Lane, LaneShare, Queue, WarmLane
 from study.process.children import Signals
 from study.records import ledger
@@ -70,9 +70,7 @@ def lane_shares(batch: ledger.Batch, points: int, environment: dict[str, str], b
 
 def _hand_back(study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], signals: Signals, began: float) -> None:
     """Let points wait again whose turn has not come, where the job knows that nobody means them to stop."""
-    minutes = batch.resources.get("time_minutes")
-    left = None if minutes is None else began + 60 * float(minutes) - time.monotonic()
-    notice = float(batch.resources.get("signal_seconds") or 0.0)
+    left, notice = left_of(batch.resources, began), float(batch.resources.get("signal_seconds") or 0.0)
     kind = classify(Evidence(INTERRUPTED, tuple(signals.received), time_left=left, notice=notice)).kind
     if kind in (Kind.TIME_LIMIT, Kind.PREEMPTED):
         from study.reconcile.dependencies import queued_again

@@ -83,8 +83,8 @@ def headline(study: Study) -> str:
     ways = links(study.experiment, study.parent, REPORT if study.report else "", law=bool(law.table(fit)))
     found, error = law.formula(fit), law.backtest_error(fit)
     tested = f" (backtest {numbers.signed(error, decimals=1)})" if found and error is not None else ""
-    line = " — ".join(part for part in ((f"{found}{tested}", ways, said) if found else (said, ways)) if part)
-    line = f"{line} — {cost}" if cost else line
+    parts = (f"{found}{tested}", ways, said, cost) if found else (said, ways, cost)
+    line = " — ".join(part for part in parts if part)
     return f"{line}\n\n{SIGNED}\n"
 
 

@@ -6,11 +6,11 @@ have windows in some of the blocks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from train.spec import calls
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim, kv_heads, mlp_width, window_of
 
@@ -157,10 +157,8 @@ def count(config: Mapping[str, Any], key: str) -> int:
 
 def _positive(config: Mapping[str, Any], key: str) -> float:
     """Return a positive number of a config.json; ValueError that names it."""
-    value = config.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"config.json: {key}={value!r}: a positive number is needed")
-    return float(value)
+    calls.positive(f"config.json: {key}", config.get(key))
+    return float(config[key])
 
 
 def _scaled(rope: Mapping[str, Any]) -> dict[str, Any]:
