@@ -82,6 +82,22 @@ def whole(key: Key, text: str) -> int:
     return int(value)
 
 
+def count(key: Key, text: str) -> int:
+    """Read a whole number, 1 or more."""
+    value = _float(text)
+    if not 1.0 <= value < float("inf") or value != int(value):
+        raise ValueError(f"{key.name}={text}: a whole number, 1 or more is needed ({key.help})")
+    return int(value)
+
+
+def not_negative(key: Key, text: str) -> float:
+    """Read a number, 0 or more."""
+    value = _float(text)
+    if not 0.0 <= value < float("inf"):
+        raise ValueError(f"{key.name}={text}: a number, 0 or more is needed ({key.help})")
+    return value
+
+
 def resamples(key: Key, text: str) -> int:
     """Read a number of resamples: none, or enough for the ends of an interval."""
     value = whole(key, text)
@@ -247,7 +263,9 @@ def _shown(value: Any) -> str:
 _TYPES: Mapping[Read | None, str] = {
     number: "number",
     share: "share",
+    not_negative: "number",
     whole: "int",
+    count: "int",
     resamples: "int",
     switch: "yes|no",
     constants: "NAME:NUMBER,…",

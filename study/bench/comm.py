@@ -15,6 +15,7 @@ from study.bench.comm_results import Fits, Results, fits_of, results_of
 from study.bench.comm_settings import CommSettings, Wanted, gpu_count, wanted
 from study.bench.scratch import scratch_folder
 from study.storage.files import write_atomic
+from study.storage.mounts import check_folder
 from train.spec.communication.cluster import write_profile
 
 PURPOSE = "Time collectives between ranks of this machine, fit links to them, and measure a GPU where there is one."
@@ -33,6 +34,9 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     asked = wanted(words, gpu_count())
     if asked.profile is not None and asked.profile.exists() and not asked.force:
         raise ValueError(f"profile={asked.profile} is there already: force=true replaces it, or choose another file")
+    check_folder(f"out={asked.out}", asked.out)
+    if asked.profile is not None:
+        check_folder(f"profile={asked.profile}", asked.profile.parent)
     results, interrupted = _results(asked)
     fits = fits_of(results.points)
     files = _save(asked, results, fits) if results.points or results.device else {}

@@ -66,7 +66,7 @@ def wanted(words: Sequence[str], gpus: int) -> Wanted:
     names = tuple(filter(None, settings.collectives.strip("[]").replace(" ", "").split(",")))
     for name in names or ("",):
         if name not in COLLECTIVES:
-            raise ValueError(f"collectives={name} is not allowed: choose of {', '.join(COLLECTIVES)}")
+            raise ValueError(f"collectives={name} is not allowed: choose from {', '.join(COLLECTIVES)}")
     profile = None if settings.profile is None else Path(settings.profile)
     if profile is not None and profile.suffix != ".yaml":
         raise ValueError(
@@ -84,7 +84,7 @@ def sizes_of(text: str) -> tuple[int, ...]:
     else:
         low, high = _size(first, text), _size(last, text)
         if high < low:
-            raise ValueError(f"sizes={text} is not allowed: the range ends below its begin")
+            raise ValueError(f"sizes={text} is not allowed: the range ends below its start")
         found, size = (), low
         while size <= high:
             found, size = (*found, size), size * GROWTH

@@ -33,40 +33,55 @@ PURPOSE = "Compare pipeline schedules by simulation: step time, idle share, micr
 
 
 def _counts(key: Key, text: str) -> tuple[int, ...]:
-    found = tuple(commandline.whole(key, part) for part in text.split(","))
-    if min(found) < 1:
-        raise ValueError(f"{key.name}={text}: whole numbers, 1 or more, separated by commas are needed ({key.help})")
-    return tuple(dict.fromkeys(found))
+    try:
+        return tuple(dict.fromkeys(commandline.count(key, part) for part in text.strip("[]").split(",")))
+    except ValueError:
+        raise ValueError(
+            f"{key.name}={text}: whole numbers, 1 or more, separated by commas are needed ({key.help})"
+        ) from None
 
 
 def _schedules(key: Key, text: str) -> tuple[str, ...]:
     one = Key(key.name, key.help, choices=tuple(SCHEDULES))
-    return tuple(dict.fromkeys(one.value(part) for part in text.split(",")))
+    return tuple(dict.fromkeys(one.value(part) for part in text.strip("[]").split(",")))
 
 
+OF_THE_MODEL = ("backend", "width", "layers", "length")
+"""Keys that say something only with measure=yes."""
 KEPT = "reports/bench/pipeline"
 KEYS = (
-    Key("pp", "ranks of the pipeline", 4, commandline.whole),
+    Key("pp", "ranks of the pipeline", 4, commandline.count),
     Key("micro_batches", "numbers of micro-batches of one step", (2, 4, 8, 16, 32), _counts),
     Key("schedules", "parallel.pp_schedule to compare", tuple(SCHEDULES), _schedules),
-    Key("stages", "stages of one rank, for interleaved and zb1p (parallel.pp_stages)", STAGES, commandline.whole),
+    Key("stages", "stages of one rank, for interleaved and zb1p (parallel.pp_stages)", STAGES, commandline.count),
     Key("forward_ms", "forward pass of one micro-batch through all layers of a rank [ms]", 1.0, commandline.number),
     Key("backward_ms", "backward pass of the same [ms]", 2.0, commandline.number),
     Key("weight_ms", "part of backward_ms that computes gradients of weights [ms]; default: half", None,
         commandline.number),
     Key("message_ms", "sending one micro-batch's activations to the next rank [ms]; default: 0", 0.0,
-        commandline.number),
+        commandline.not_negative),
     Key("measure", "yes: also train a small model on pp processes of this machine and read its traces",
         False, commandline.switch),
     Key("backend", "gloo: train it on the CPU, nccl: on pp GPUs; default: nccl where there are so many", None,
         choices=BACKENDS),
-    Key("width", "of the measured model; default: 256 on the CPU, 4096 on GPUs", None, commandline.whole),
-    Key("layers", "of the measured model, at least one a stage; default: 8", None, commandline.whole),
+    Key("width", "of the measured model; default: 256 on the CPU, 4096 on GPUs", None, commandline.count),
+    Key("layers", "of the measured model, at least one a stage; default: 8", None, commandline.count),
     Key("length", "tokens of its sequences, one a micro-batch; default: 128 on the CPU, 8192 on GPUs", None,
-        commandline.whole),
+        commandline.count),
     Key("out", "folder for pipeline.csv, a picture timeline-mM.svg for each number M of micro-batches, and with "
         f"measure=yes {pipeline_measured.RESULTS} and {pipeline_measured.TABLE}, which are kept in {KEPT} without it"),
 )  # fmt: skip
+
+
+def _check_measured(given: Mapping[str, Any], pp: int) -> None:
+    """Raise ValueError for keys of the measured model without it, and for layers that are too few for the ranks."""
+    said = [name for name in OF_THE_MODEL if given[name] is not None]
+    if said and not given["measure"]:
+        raise ValueError(
+            f"{said[0]}={given[said[0]]} is of the measured model: add measure=yes, or leave {said[0]}= out"
+        )
+    if (layers := given["layers"]) is not None and layers < pp:
+        raise ValueError(f"layers={layers} is not allowed with pp={pp}: each rank has at least one layer")
 
 
 def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -77,6 +92,7 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     given = commandline.parse(words, KEYS)
     asked = asked_of(given)
     check(asked)
+    _check_measured(given, asked.pp)
     backend = _backend(given["backend"], asked.pp, gpu_count()) if given["measure"] else None
     size = pipeline_measured.size_of(backend or "gloo", given["width"], given["layers"], given["length"])
     found = rows(asked)

@@ -102,7 +102,7 @@ def _buckets(key: Key, text: str) -> tuple[float, ...]:
 
 
 def _depths(key: Key, text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(commandline.whole(key, part) for part in text.strip("[]").split(",")))
+    return tuple(dict.fromkeys(commandline.count(key, part) for part in text.strip("[]").split(",")))
 
 
 KEYS = (
@@ -112,11 +112,11 @@ KEYS = (
         (), _buckets),
     Key("prefetch", "fsdp2: parallel.fsdp_prefetch to compare, with commas between; default: 1", (1,), _depths),
     Key("ranks", "processes of this machine, a GPU each with nccl; default: all GPUs, or 2 without", None,
-        commandline.whole),
+        commandline.count),
     Key("backend", "gloo: on the CPU, nccl: on GPUs; default: nccl where there are two GPUs", None,
         choices=BACKENDS),
     Key("steps", f"steps that are timed, at least {FEWEST_STEPS}; {WARM} come before, {TRACED} are traced after", 20,
-        commandline.whole),
+        commandline.count),
     Key("failures", "yes: also kill a rank, take its memory and damage a checkpoint, and say what happened", False,
         commandline.switch),
     Key("limit", "of failures: seconds for each with the start after it; what takes longer is ended", 60.0,

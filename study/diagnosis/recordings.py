@@ -33,10 +33,16 @@ def find(name: str, points: Sequence[str], runs: Path, step: int | None = None) 
     A name is a trace's file, a folder with traces, a run's folder, or a study, whose point is given by its key.
     Raises ValueError where nothing of that name is there, or more than one thing.
     """
+    if not name:
+        raise ValueError("RUN is empty: give a run's folder, a study, a trace or a folder of traces")
     path = Path(name)
     if path.is_file():
+        _refuse_points(name, "a trace", points)
+        if step is not None:
+            raise ValueError(f"--step {step} chooses from several recordings, and {name} is one: leave it out")
         return Target(name, None, [path])
     if path.is_dir() and not (path / "points.jsonl").exists():
+        _refuse_points(name, "no study", points)
         return _in_folder(name, path, step)
     if not path.exists() and ("/" in name or name.endswith((".json", ".gz"))) and not (runs / name).exists():
         raise ValueError(f"{name} is not there: give a run's folder, a study, a trace or a folder of traces")
@@ -45,13 +51,22 @@ def find(name: str, points: Sequence[str], runs: Path, step: int | None = None) 
     return Target(run.path.name, run, recording(run.path / "profile", step))
 
 
+def _refuse_points(name: str, what: str, points: Sequence[str]) -> None:
+    """Raise ValueError for points that are asked of what has none."""
+    if points:
+        key, equals, value = points[0].partition("=")
+        cure = f"did you mean --{key} {value}?" if equals else "leave it out"
+        raise ValueError(f"{points[0]!r} would be the key of a point, and {name} is {what}: {cure}")
+
+
 def _in_folder(name: str, path: Path, step: int | None) -> Target:
     if any((path / part).exists() for part in ("config.yaml", "metrics.jsonl", "profile")):
         return Target(name, RunFolder(path), recording(path / "profile", step))
     traces = recording(path, step)
     if not traces:
         raise ValueError(
-            f"{path} is neither a run's folder (config.yaml, metrics.jsonl) nor has it traces (*.json[.gz])"
+            f"{path} has neither a run (config.yaml, metrics.jsonl) nor traces (*.json, *.json.gz): give a run's "
+            "folder, a study, a trace or a folder of traces"
         )
     return Target(name, None, traces)
 

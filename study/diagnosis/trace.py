@@ -99,11 +99,8 @@ def read_trace(path: Path, rank: int = 0) -> Trace:
     try:
         for event in events:
             reading.take_in(event)
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(
-            f"{path} has an event that is not one of torch's profiler ({type(error).__name__} in event "
-            f"{reading.count}): {AGAIN}"
-        ) from None
+    except (KeyError, TypeError, AttributeError, OverflowError):
+        raise ValueError(f"{path}: event {reading.count} is not one of torch's profiler: {AGAIN}") from None
     used = header.devices[:1]
     return reading.trace(path, rank if header.rank is None else header.rank, used)
 

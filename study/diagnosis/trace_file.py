@@ -96,8 +96,9 @@ class TraceFile:
             ) from None
         version = said.get("schemaVersion")
         if version != VERSION:
+            has = "no schemaVersion" if version is None else f"schemaVersion {version!r}"
             raise ValueError(
-                f"{self._path} has schemaVersion {version!r}, version {VERSION} is read: record it with torch 2, or "
+                f"{self._path} has {has}, version {VERSION} is read: record it with torch 2, or "
                 "open it at https://ui.perfetto.dev"
             )
         about, devices = said.get("distributedInfo"), said.get("deviceProperties")

@@ -42,5 +42,11 @@ def check_out(words: Sequence[str]) -> None:
     """Raise ValueError for an `out=FOLDER` among words of the command line in which nothing can be written."""
     for word in words:
         key, equals, value = word.partition("=")
-        if key == "out" and equals and value and (there := obstacle(Path(value))) is not None:
-            raise ValueError(f"out={value}: {there} is no folder that can be written to: name another")
+        if key == "out" and equals and value:
+            check_folder(word, Path(value))
+
+
+def check_folder(said: str, folder: Path) -> None:
+    """Raise ValueError, beginning with what was said (`out=FOLDER`), for a folder in which nothing can be written."""
+    if (there := obstacle(folder)) is not None:
+        raise ValueError(f"{said}: {there} is no folder that can be written to: name another")

@@ -107,7 +107,7 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in COLLECTIVES]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none: choose of {', '.join(COLLECTIVES)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none: choose from {', '.join(COLLECTIVES)}")
     return names
 
 

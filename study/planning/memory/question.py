@@ -117,7 +117,7 @@ def _roles(said: str | None) -> tuple[str, ...]:
     for name in names:
         if name not in ROLES:
             near = difflib.get_close_matches(name, ROLES, n=1, cutoff=0.4)
-            hint = f": did you mean {near[0]}?" if near else f": choose of {', '.join(ROLES)}, or rlhf for all"
+            hint = f": did you mean {near[0]}?" if near else f": choose from {', '.join(ROLES)}, or rlhf for all"
             raise ValueError(f"roles={said} names {name!r}, which is no role{hint}")
     if len(set(names)) < len(names):
         raise ValueError(f"roles={said} names a role twice: each is one model")

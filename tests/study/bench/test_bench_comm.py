@@ -51,8 +51,8 @@ def written(path: Path, names: Sequence[str] = ("all_reduce", "send"), end: bool
         (["sizes=1K:65G"], "sizes=1K:65G is not allowed: '65G' is no size of 4 bytes or more, 64G at most"),
         (["results="], "results= has no value: leave it out"),
         (["ranks=2", "ranks=3"], "ranks is given twice: ranks=2 and ranks=3"),
-        (["sizes=4M:1K"], "sizes=4M:1K is not allowed: the range ends below its begin"),
-        (["collectives=gossip"], "collectives=gossip is not allowed: choose of all_reduce, all_gather"),
+        (["sizes=4M:1K"], "sizes=4M:1K is not allowed: the range ends below its start"),
+        (["collectives=gossip"], "collectives=gossip is not allowed: choose from all_reduce, all_gather"),
         (["seconds=0"], "seconds=0 is not allowed: more than 0, and 60 at most"),
         (["profile=me.txt"], "profile=me.txt is not allowed: a file that ends in .yaml"),
         (["gloo"], "'gloo' is no setting: write KEY=VALUE"),
@@ -61,6 +61,18 @@ def written(path: Path, names: Sequence[str] = ("all_reduce", "send"), end: bool
 def test_what_cannot_be_measured_is_told_by_key_and_value(words: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
         wanted(words, gpus=0)
+
+
+@pytest.mark.parametrize("word", ["out=/proc/x", "profile=/proc/x.yaml", "profile=file/x.yaml"])
+def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_timed(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    monkeypatch.setattr("study.bench.comm._results", lambda asked: pytest.fail("it was measured"))
+    with pytest.raises(ValueError, match=f"^{word}: .* is no folder that can be written to: name another$"):
+        comm.run([word, "ranks=2", "backend=gloo"])
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:

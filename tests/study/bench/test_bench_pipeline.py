@@ -142,7 +142,8 @@ def test_help_lists_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "error"),
     [
         ("pp=1", "pp=1 is not allowed: at least 2 ranks"),
-        ("stages=0", "stages=0 is not allowed: at least 1"),
+        ("pp=-2", "pp=-2: a whole number, 1 or more is needed"),
+        ("stages=0", "stages=0: a whole number, 1 or more is needed"),
         ("pp=1e30", "pp=1e+30 is not allowed: at most 1,024 ranks"),
         ("stages=1e30", "stages=1e+30 is not allowed: at least 1 for each rank, at most 64"),
         ("micro_batches=1e30", "micro_batches=1e+30 is not allowed: 1 to 65,536"),
@@ -151,18 +152,29 @@ def test_help_lists_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
         ("message_ms=1e30", "message_ms=1e+30 is not allowed: at most 1e+09 ms"),
         ("backward_ms=inf", "backward_ms=inf: a positive number is needed"),
         ("micro_batches=4,0", "micro_batches=4,0: whole numbers, 1 or more"),
+        ("micro_batches=[2,x]", "micro_batches=[2,x]: whole numbers, 1 or more"),
+        ("message_ms=-1", "message_ms=-1: a number, 0 or more is needed"),
         ("schedules=1f2b", "schedules=1f2b is not allowed: one of gpipe, 1f1b, "),
         ("forward_ms=0", "forward_ms=0: a positive number is needed"),
         ("weight_ms=3", "weight_ms=3 is not allowed: at most backward_ms=2, of which it is a part"),
         ("measure=yes backend=nccl", "backend=nccl is not allowed with pp=4: this machine shows "),
+        ("measure=yes width=0", "width=0: a whole number, 1 or more is needed"),
+        ("measure=yes layers=2", "layers=2 is not allowed with pp=4: each rank has at least one layer"),
+        ("width=128", "width=128 is of the measured model: add measure=yes, or leave width= out"),
+        ("backend=gloo", "backend=gloo is of the measured model: add measure=yes"),
         ("backend=mpi", "backend=mpi is not allowed: one of gloo, nccl"),
-        ("width=100", "width=100 is not allowed: a multiple of 64, the width of a head"),
+        ("measure=yes width=100", "width=100 is not allowed: a multiple of 64, the width of a head"),
         ("microbatches=4", "there is no key 'microbatches'; did you mean micro_batches=?"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(words: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(words, capsys)
     assert (code, out) == (2, "") and error in err
+
+
+def test_lists_may_stand_in_brackets_and_a_message_may_take_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    _, plain, _ = run("micro_batches=2,4 schedules=gpipe,1f1b", capsys)
+    assert run("micro_batches=[2,4] schedules=[gpipe,1f1b] message_ms=0", capsys) == (0, plain, "")
 
 
 def test_measured_rows_stand_beside_the_simulation_of_their_own_passes() -> None:

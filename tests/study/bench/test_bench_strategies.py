@@ -113,7 +113,7 @@ def test_gpus_are_taken_where_there_are_two() -> None:
     ("words", "said"),
     [
         (["ranks=1"], "ranks=1 is not allowed: 2 to 64"),
-        (["ranks=two"], "ranks=two: a whole number, 0 or more is needed"),
+        (["ranks=two"], "ranks=two: a whole number, 1 or more is needed"),
         (["steps=3"], f"steps=3 is not allowed: at least {FEWEST_STEPS}"),
         (["strategies=ddp,fsdp3"], "strategies=fsdp3 is not allowed: one of ddp, fsdp1, fsdp1_zero2, fsdp2"),
         (
@@ -125,7 +125,7 @@ def test_gpus_are_taken_where_there_are_two() -> None:
             "prefetch=2 changes nothing of strategies=ddp: add one of fsdp2, zero2, zer",
         ),
         (["buckets=0"], "buckets=0: a positive number is needed"),
-        (["prefetch=0"], "parallel.fsdp_prefetch=0 is not allowed: .* give 1 or more"),
+        (["prefetch=0"], "prefetch=0: a whole number, 1 or more is needed"),
         (["strategy=ddp"], "unknown key 'strategy' in strategy=ddp: did you mean strategies=ddp?"),
         (["backend=nccl"], "backend=nccl is not allowed here: this machine shows no GPU; use backend=gloo"),
         (["failures=perhaps"], "failures=perhaps: yes or no is needed"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,34 @@ def test_traces_of_others_are_taken_as_a_rank_each(tmp_path: Path) -> None:
     for name in ("b.pt.trace.json", "a.pt.trace.json.gz"):
         (tmp_path / name).touch()
     assert [path.name for path in find(str(tmp_path), [], tmp_path).traces] == ["a.pt.trace.json.gz", "b.pt.trace.json"]
-    with pytest.raises(ValueError, match="neither a run's folder"):
+    with pytest.raises(ValueError, match=r"has neither a run \(config.yaml, metrics.jsonl\) nor traces"):
         find(str(tmp_path / ".."), [], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "RUN is empty: give a run's folder, a study, a trace"),
+        ("a.json 3f9a", "'3f9a' would be the key of a point, and a.json is a trace: leave it out"),
+        ("a.json top=5", "'top=5' would be the key of a point, and a.json is a trace: did you mean --top 5?"),
+        (". 3f9a", "'3f9a' would be the key of a point, and . is no study: leave it out"),
+    ],
+)
+def test_words_that_would_change_nothing_are_refused(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").touch()
+    name, *points = words.split(" ")
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        find(name, points, tmp_path)
+
+
+def test_a_step_is_not_asked_of_a_single_trace(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.touch()
+    with pytest.raises(ValueError, match=r"^--step 20 chooses from several recordings, and .*a.json is one: leave it"):
+        find(str(path), [], tmp_path, 20)
 
 
 def test_step_times_tell_of_a_slow_loader_and_of_nothing_where_it_costs_nothing(tmp_path: Path) -> None:

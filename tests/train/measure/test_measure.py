@@ -78,7 +78,7 @@ def test_nccl_without_a_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_collective_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--out", str(tmp_path / "x"), "--sizes", "4", "--collectives", "gossip"])
-    assert "'gossip' is none: choose of all_reduce" in capsys.readouterr().err
+    assert "'gossip' is none: choose from all_reduce" in capsys.readouterr().err
 
 
 def test_the_processor_is_named_as_far_as_it_is_known(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_gpus_are_those_of_the_cluster_where_none_are_named() -> None:
         (["gpu=2"], r"unknown key 'gpu' in gpu=2: did you mean gpus=2\?"),
         (["out="], r"out= has no value; it says: folder of memory\.md"),
         ([f"out={__file__}"], r"test_planning_memory\.py is a file: give the folder of memory\.md"),
-        (["roles=policy,judge"], r"roles=policy,judge names 'judge', which is no role: choose of policy, "),
+        (["roles=policy,judge"], r"roles=policy,judge names 'judge', which is no role: choose from policy, "),
         (["roles=critics"], r"names 'critics', which is no role: did you mean critic\?"),
         (["roles=policy,policy"], r"names a role twice"),
         (["rollouts=4"], r"rollouts=4 belongs to roles: add roles=rlhf"),
