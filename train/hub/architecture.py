@@ -1,7 +1,9 @@
-"""Our model section as a config.json of Llama, Mistral or Qwen3, and back; what these cannot express is refused.
+"""Our model section as a config.json of a Hugging Face architecture, and back; what none of them has is refused.
 
 Llama is the plain decoder; Mistral is Llama with a sliding window in all blocks; Qwen3 is Llama with QK-norm, and may
-have windows in some of the blocks.
+have windows in some of the blocks. Mixtral is Mistral with experts, its window optional, and Qwen3-MoE is Mixtral with
+QK-norm. Both do as train.model.moe: a softmax over all experts in fp32, of which the largest are chosen and made to add
+up to 1; no token is dropped.
 """
 
 from __future__ import annotations
@@ -12,17 +14,27 @@ from typing import Any
 
 from train.spec import calls
 from train.spec.config import ModelConfig
-from train.spec.counts import head_dim, kv_heads, mlp_width, window_of
+from train.spec.counts import experts_per_token, head_dim, kv_heads, mlp_width, window_of
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+WITH_EXPERTS = ("mixtral", "qwen3_moe")
+QWEN = ("qwen3", "qwen3_moe")
 EXPRESSED = frozenset({
     *("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings", "position", "norm_eps"),
     *("rope_theta", "rope_scaling", "rope_factor", "rope_original_length", "window", "global_every"),
     *("attention_softcap", "logit_softcap"),
+    *("experts", "experts_per_token", "shared_experts", "router_score", "router_bias_speed"),
 })  # fmt: skip
 """Keys that config.json says, or whose values it refuses."""
-WEIGHTS_ONLY = frozenset({"init_from", "init_std", "init_std_at", "mup_base_width", "mup_base_head_dim"})
-"""Keys that config.json has no place for: initialisation, and muP's factors, which export multiplies in."""
+UNSAID = frozenset({"init_from", "init_std", "init_std_at", "mup_base_width", "mup_base_head_dim", "balance_weight"})
+"""Keys that config.json has no place for: initialisation, muP's factors, which export multiplies in, and a loss that is
+only trained on."""
 _NO_FORMER = object()
 
 
@@ -30,17 +42,21 @@ def check_known(model: ModelConfig) -> None:
     """Raise ValueError for a key that this module does not know, unless it has the value that models had before it."""
     for spec in fields(model):
         value, former = getattr(model, spec.name), spec.metadata.get("former", _NO_FORMER)
-        if spec.name in EXPRESSED | WEIGHTS_ONLY or value == former:
+        if spec.name in EXPRESSED | UNSAID or value == former:
             continue
         only = "" if former is _NO_FORMER else f"; model.{spec.name}={former} can"
         raise ValueError(
-            f"model.{spec.name}={value!r} cannot be exported: Llama, Mistral and Qwen3, which are what an export can "
-            f"write, have nothing like it{only}"
+            f"model.{spec.name}={value!r} cannot be exported: {_families(model)}, which are what an export can write, "
+            f"have nothing like it{only}"
         )
 
 
+def _families(model: ModelConfig) -> str:
+    return "Mixtral and Qwen3-MoE" if model.experts else "Llama, Mistral and Qwen3"
+
+
 def to_hub(model: ModelConfig, vocab_size: int, length: int, separator: int, dtype: str) -> dict[str, Any]:
-    """Return config.json of a resolved model; ValueError that names the key which none of the three can express."""
+    """Return config.json of a resolved model; ValueError that names the key which none of them can express."""
     check_known(model)
     kind = _kind(model)
     theta = model.rope_theta
@@ -71,25 +87,41 @@ def to_hub(model: ModelConfig, vocab_size: int, length: int, separator: int, dty
     }
     if kind == "llama":
         found["mlp_bias"] = False
-    if kind == "mistral":
+    if kind in ("mistral", "mixtral"):
         found["sliding_window"] = model.window
-    if kind == "qwen3":
-        windows = [window_of(model, layer) for layer in range(model.layers)]
+    if kind in QWEN:
         found["use_sliding_window"] = model.window is not None
         found["sliding_window"] = model.window
         found["max_window_layers"] = 0
+    if kind == "qwen3":
+        windows = [window_of(model, layer) for layer in range(model.layers)]
         found["layer_types"] = ["sliding_attention" if window else "full_attention" for window in windows]
+    if kind in WITH_EXPERTS:
+        found |= _experts(model, kind)
     return found
+
+
+def _experts(model: ModelConfig, kind: str) -> dict[str, Any]:
+    """Return what config.json says of layers of experts alone."""
+    both = {"num_experts_per_tok": experts_per_token(model), "output_router_logits": False}
+    if kind == "mixtral":
+        return both | {"num_local_experts": model.experts, "router_jitter_noise": 0.0}
+    of_blocks = {"decoder_sparse_step": 1, "mlp_only_layers": list[int]()}  # experts in every block
+    sizes = {"num_experts": model.experts, "moe_intermediate_size": mlp_width(model)}
+    return both | sizes | of_blocks | {"norm_topk_prob": True}
 
 
 def _kind(model: ModelConfig) -> str:
     for key, meaning in (("attention_softcap", "caps on scores"), ("logit_softcap", "caps on logits")):
         if getattr(model, key):
             raise ValueError(
-                f"model.{key}={getattr(model, key)} cannot be exported: Llama, Mistral, Qwen3 have no {meaning}"
+                f"model.{key}={getattr(model, key)} cannot be exported: {_families(model)} have no {meaning}"
             )
     if model.position != "rope":
-        raise ValueError(f"model.position={model.position} cannot be exported: Llama, Mistral and Qwen3 are rotary")
+        raise ValueError(f"model.position={model.position} cannot be exported: {_families(model)} are rotary")
+    if model.experts:
+        _check_experts(model)
+        return "qwen3_moe" if model.qk_norm else "mixtral"
     if model.qk_norm:
         return "qwen3"
     if model.window is None:
@@ -100,6 +132,21 @@ def _kind(model: ModelConfig) -> str:
             "in all blocks, and Qwen3, which may have it in some, normalises queries and keys"
         )
     return "mistral"
+
+
+def _check_experts(model: ModelConfig) -> None:
+    """Raise ValueError for a key of experts, or of their blocks, that neither Mixtral nor Qwen3-MoE can express."""
+    for key, allowed, why in (
+        ("router_score", "softmax", "score experts by a softmax over them"),
+        ("router_bias_speed", 0.0, "choose experts by the scores that weigh them, without a bias"),
+        ("shared_experts", 0, "have no experts that every token goes through"),
+        ("global_every", 0, "have their window in all blocks or in none"),
+    ):
+        if (value := getattr(model, key)) != allowed:
+            raise ValueError(
+                f"model.{key}={value} cannot be exported with model.experts={model.experts}: {_families(model)} {why}; "
+                f"model.{key}={allowed} can"
+            )
 
 
 def _scaling(model: ModelConfig) -> dict[str, Any] | None:
@@ -120,8 +167,7 @@ def from_hub(config: Mapping[str, Any]) -> ModelConfig:
     if kind not in ARCHITECTURES:
         raise ValueError(f"model_type={kind!r} cannot be imported: {', '.join(ARCHITECTURES)} can")
     for key, allowed in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
-        if config.get(key, allowed) != allowed:
-            raise ValueError(f"{key}={config[key]!r} cannot be imported: only {allowed!r} can")
+        _check_only(key, config.get(key, allowed), allowed)
     width, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
     head = width // heads if config.get("head_dim") is None else count(config, "head_dim")
     if head * heads != width:
@@ -136,15 +182,33 @@ def from_hub(config: Mapping[str, Any]) -> ModelConfig:
         layers=count(config, "num_hidden_layers"),
         head_dim=head,
         kv_heads=heads if config.get("num_key_value_heads") is None else count(config, "num_key_value_heads"),
-        mlp_width=count(config, "intermediate_size"),
-        qk_norm=kind == "qwen3",
+        mlp_width=count(config, "moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size"),
+        qk_norm=kind in QWEN,
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
+        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or (1e6 if kind == "mixtral" else 1e4)),
         norm_eps=_positive(config, "rms_norm_eps"),
         window=window,
         global_every=every,
         **_scaled(rope or config.get("rope_scaling") or {}),
+        **(_routed(config, kind) if kind in WITH_EXPERTS else {}),
     )
+
+
+def _check_only(key: str, value: object, allowed: object) -> None:
+    """Raise ValueError for a value of config.json of which we have only one."""
+    if value != allowed:
+        raise ValueError(f"{key}={value!r} cannot be imported: only {allowed!r} can")
+
+
+def _routed(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return our keys of experts."""
+    if kind == "qwen3_moe":
+        _check_only("norm_topk_prob", config.get("norm_topk_prob", False), True)
+        _check_only("decoder_sparse_step", config.get("decoder_sparse_step", 1), 1)
+        _check_only("mlp_only_layers", config.get("mlp_only_layers") or [], [])
+    # transformers 5 writes the one for both; Qwen3-MoE was published with the other.
+    experts = "num_experts" if kind == "qwen3_moe" and "num_local_experts" not in config else "num_local_experts"
+    return {"experts": count(config, experts), "experts_per_token": count(config, "num_experts_per_tok")}
 
 
 def count(config: Mapping[str, Any], key: str) -> int:
@@ -191,8 +255,11 @@ def _window(config: Mapping[str, Any], kind: str) -> tuple[int | None, int]:
     """Return window and global_every."""
     window = config.get("sliding_window")
     layers = count(config, "num_hidden_layers")
-    if window is None or kind == "llama" or (kind == "qwen3" and not config.get("use_sliding_window", False)):
+    if window is None or kind == "llama" or (kind in QWEN and not config.get("use_sliding_window", False)):
         return None, 0
+    if kind in WITH_EXPERTS:  # in all blocks; transformers 4 left out the first of Qwen3-MoE, and 5 does not
+        _check_only("max_window_layers", config.get("max_window_layers") or 0, 0)
+        return int(window), 0
     # Qwen3 without a list of layers counts those at the start that have no window.
     without = int(config.get("max_window_layers", 28)) if kind == "qwen3" else 0
     types = config.get("layer_types") or [

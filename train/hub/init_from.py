@@ -13,18 +13,25 @@ from train.spec.config import ModelConfig
 from train.spec.from_mapping import read
 from train.spec.yamlfile import read_mapping
 
-SHAPE = ("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings")
+SHAPE = (
+    *("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings"),
+    *("experts", "experts_per_token", "router_score"),
+)
 """Keys of a model without which its weights are another's, also where every tensor that is asked for is there."""
 
 
 def load_initial_weights(module: Transformer, place: Path) -> None:
     """Fill a module's weights from a folder that `train.hub import` made, whatever the layout over ranks.
 
+    Buffers, which are the biases of experts, become 0, as they are where weights are random.
+
     Raises ValueError that names the key which says another model, or the weight which is missing or has another shape.
     """
     shards = Shards(place)
     _check_model(module.config, place)
     with torch.no_grad():
+        for buffer in module.buffers():
+            buffer.zero_()
         for name, weight in module.named_parameters():
             shape = module.specs[name].shape
             if shards.shape(name) != shape:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from kernels.grouped.api import grouped_linear
 from kernels.swiglu.api import swiglu
+from train.model import hub_experts
 from train.model.mlp import MLP
 from train.model.params import ParamSpec, parameter
 from train.precision.product import shaped
@@ -44,8 +45,9 @@ class Experts(nn.Module):
         super().__init__()
         count, width, hidden = config.experts, config.width, mlp_width(config)
         std, out = mup.matrix_std(config), mup.residual_std(config)
-        self.gate_up = parameter(ParamSpec("matrix", (count, 2, hidden, width), std, fsdp_dim=2))
-        self.down = parameter(ParamSpec("matrix", (count, width, hidden), out, fsdp_dim=1))
+        gate_up, down = hub_experts.gate_up(config), hub_experts.down(config)
+        self.gate_up = parameter(ParamSpec("matrix", (count, 2, hidden, width), std, fsdp_dim=2, hub=gate_up))
+        self.down = parameter(ParamSpec("matrix", (count, width, hidden), out, fsdp_dim=1, hub=down))
         self.count, self.hidden = count, hidden
         """Of the experts that are here; train.parallel.experts says fewer where ranks share them."""
 
@@ -68,7 +70,8 @@ class MoE(nn.Module):
         super().__init__()
         self.count, self.chosen = config.experts, experts_per_token(config)
         self.softmax, self.balance_weight = config.router_score == "softmax", config.balance_weight
-        self.router = parameter(ParamSpec("matrix", (self.count, config.width), mup.matrix_std(config)))
+        shape, hub = (self.count, config.width), hub_experts.router(config)
+        self.router = parameter(ParamSpec("matrix", shape, mup.matrix_std(config), hub=hub))
         self.experts = Experts(config)
         self.bias: Tensor | None
         self.register_buffer("bias", torch.zeros(self.count) if config.router_bias_speed else None)

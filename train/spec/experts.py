@@ -63,10 +63,6 @@ def check_experts(config: RunConfig) -> None:
             "optim.lr",
         ),
         (
-            config.model.init_from is not None,
-            "model.init_from has weights of dense models only: leave it null",
-        ),
-        (
             config.compile.cuda_graphs,
             "compile.cuda_graphs=true replays fixed sizes, and those of experts change: use compile.cuda_graphs=false",
         ),

@@ -39,6 +39,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Mistral": ("mistral", {"window": 5}),
     "Qwen3": ("qwen3", {"qk_norm": True}),
     "Qwen3, windows in some": ("qwen3", {"qk_norm": True, "window": 5, "global_every": 3}),
+    "Mixtral": ("mixtral", {"experts": 6}),
+    "Mixtral, one expert a token, window": ("mixtral", {"experts": 4, "experts_per_token": 1, "window": 5}),
+    "Qwen3-MoE": ("qwen3_moe", {"experts": 6, "experts_per_token": 3, "qk_norm": True}),
+    "Qwen3-MoE, all experts, window, tied": (
+        "qwen3_moe",
+        {"experts": 3, "experts_per_token": 3, "qk_norm": True, "window": 5, "tied_embeddings": True},
+    ),
 }
 ONE_WAY: dict[str, tuple[str, dict[str, Any]]] = {
     "ntk is a larger base": ("llama", {"rope_scaling": "ntk", "rope_factor": 4.0}),
@@ -105,7 +112,8 @@ def test_what_was_exported_comes_back_bit_for_bit(tmp_path: Path, name: str) -> 
         assert torch.equal(a, b), name_
 
 
-def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path, tiny: RunConfig, corpus: Path) -> None:
+@pytest.mark.parametrize("changes", [{"qk_norm": False}, {"experts": 4}])
+def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path, tiny: RunConfig, changes: dict[str, Any]) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from tests.train.data.conftest import small, write_texts
@@ -115,7 +123,7 @@ def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path, tiny: RunConfig, c
     data = small(write_texts(tmp_path / "texts", 30), name="text")
     place = prepare(data, tmp_path / "data", workers=1)
     config = replace(tiny, data=data, runtime=replace(tiny.runtime, data_root=str(tmp_path / "data")))
-    config = replace(config, model=replace(config.model, qk_norm=False))
+    config = replace(config, model=resolve_model(replace(config.model, **changes), data.sequence_length))
     run = tmp_path / "run"
     write_config(run, config)
     model = Transformer(config.model, data.vocab_size, data.sequence_length)
@@ -161,6 +169,15 @@ def test_bytes_are_a_tokenizer_too(tmp_path: Path) -> None:
         ({"logit_softcap": 2.0}, r"model\.logit_softcap=2\.0 cannot be exported"),
         ({"position": "alibi"}, r"model\.position=alibi cannot be exported.*rotary"),
         ({"window": 4, "global_every": 2}, r"model\.global_every=2 cannot be exported without model\.qk_norm"),
+        ({"experts": 4, "router_score": "sigmoid"}, r"router_score=sigmoid cannot .*model\.router_score=softmax can$"),
+        ({"experts": 4, "shared_experts": 1}, r"shared_experts=1 cannot be exported with model\.experts=4.*=0 can$"),
+        ({"experts": 4, "router_bias_speed": 0.1}, r"router_bias_speed=0\.1 cannot .*; model\..*=0\.0 can$"),
+        (
+            {"experts": 4, "qk_norm": True, "window": 4, "global_every": 2},
+            r"global_every=2 cannot be exported with model\.experts=4.*model\.global_every=0 can$",
+        ),
+        ({"experts": 4, "logit_softcap": 2.0}, r"model\.logit_softcap=2\.0 cannot be exported: Mixtral and Qwen3-MoE"),
+        ({"experts": 4, "position": "alibi"}, r"model\.position=alibi cannot be exported: Mixtral and Qwen3-MoE"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -194,7 +211,7 @@ def test_windows_are_where_transformers_has_them_without_a_list_of_layers(withou
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "gemma2"}, "model_type='gemma2' cannot be imported: llama, mistral, qwen3 can"),
+        ({"model_type": "gemma2"}, "model_type='gemma2' cannot be imported: llama, mistral, qwen3, mixtral, "),
         ({"attention_bias": True}, "attention_bias=True cannot be imported"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' cannot be imported"),
         ({"head_dim": 16}, r"head_dim=16 times num_attention_heads=4 is not hidden_size=32"),
@@ -217,6 +234,57 @@ def test_what_cannot_be_imported_is_refused(changes: dict[str, Any], words: str)
     described = architecture.to_hub(resolve_model(BASE, LENGTH), VOCABULARY, LENGTH, 0, "float32")
     with pytest.raises(ValueError, match=words):
         architecture.from_hub(described | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"norm_topk_prob": False}, "norm_topk_prob=False cannot be imported: only True can"),
+        ({"norm_topk_prob": None}, "norm_topk_prob=None cannot be imported"),
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step=2 cannot be imported"),
+        ({"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] cannot be imported"),
+        ({"max_window_layers": 2}, "max_window_layers=2 cannot be imported: only 0 can"),
+        ({"num_experts": 0}, "config.json: num_experts=0: a whole number"),
+        ({"num_experts_per_tok": None}, "config.json: num_experts_per_tok=None: a whole number"),
+        ({"moe_intermediate_size": None}, "config.json: moe_intermediate_size=None: a whole number"),
+    ],
+)
+def test_experts_that_cannot_be_imported_are_refused(changes: dict[str, Any], words: str) -> None:
+    model = resolve_model(replace(BASE, qk_norm=True, experts=4, window=5), LENGTH)
+    described = architecture.to_hub(model, VOCABULARY, LENGTH, 0, "float32")
+    assert architecture.from_hub(described).experts == 4
+    with pytest.raises(ValueError, match=words):
+        architecture.from_hub(described | changes)
+    said = {key: value for key, value in described.items() if key != "norm_topk_prob"}
+    with pytest.raises(ValueError, match="norm_topk_prob=False"):  # as transformers reads a config without it
+        architecture.from_hub(said)
+
+
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}])
+def test_experts_that_transformers_saved_are_imported(tmp_path: Path, changes: dict[str, Any]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = made({"experts": 4, **changes})
+    write_hub(model, tmp_path / "hub")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hub", dtype=torch.float32)
+    theirs.save_pretrained(tmp_path / "saved")
+    import_model(tmp_path / "saved", tmp_path / "back")
+    again = Transformer(replace(model.config, router_bias_speed=0.1), VOCABULARY, LENGTH)
+    for buffer in again.buffers():
+        buffer.fill_(torch.nan)  # as memory may be before it is filled
+    load_initial_weights(again, tmp_path / "back")
+    tokens = torch.arange(LENGTH)[None]
+    assert torch.equal(logits(again, tokens), logits(model, tokens))
+
+
+@pytest.mark.parametrize("theta", [{}, {"rope_theta": 500.0}])
+def test_mixtral_turns_as_in_transformers_where_it_does_not_say(theta: dict[str, float]) -> None:
+    from transformers import MixtralConfig
+
+    described = architecture.to_hub(resolve_model(replace(BASE, experts=4), LENGTH), VOCABULARY, LENGTH, 0, "float32")
+    given = {key: value for key, value in described.items() if key != "rope_theta"} | theta
+    theirs: Any = MixtralConfig(**given)
+    assert architecture.from_hub(given).rope_theta == theirs.rope_parameters["rope_theta"]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +312,8 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     def other(vocabulary: int = VOCABULARY, **changes: Any) -> Transformer:
         return Transformer(resolve_model(replace(BASE, **changes), LENGTH), vocabulary, LENGTH)
 
-    for name, value in (("kv_heads", 4), ("layers", 2), ("head_dim", 4), ("tied_embeddings", True)):
+    changed = ("kv_heads", 4), ("layers", 2), ("head_dim", 4), ("tied_embeddings", True), ("experts", 4)
+    for name, value in changed:
         # Fewer layers, other heads and a tied embedding find all of their tensors, of the right shapes.
         with pytest.raises(ValueError, match=rf"model\.{name}={value} but the weights .* are those of {name}="):
             load_initial_weights(other(**{name: value}), tmp_path / "back")
@@ -277,7 +346,7 @@ def test_a_key_that_the_export_does_not_know_is_refused() -> None:
         ValueError, match=r"model\.activation='relu2' cannot be exported: .*; model\.activation=silu can"
     ):
         architecture.check_known(model)
-    with pytest.raises(ValueError, match=r"model\.experts=8 cannot be exported: .*; model\.experts=0 can$"):
-        architecture.to_hub(replace(ModelConfig(), experts=8), VOCABULARY, LENGTH, 0, "float32")
+    with pytest.raises(ValueError, match="Mixtral and Qwen3-MoE, which are what an export can write"):
+        architecture.check_known(grown(activation="relu2", experts=8))
     architecture.check_known(grown(activation="silu"))
     architecture.check_known(ModelConfig())

@@ -59,7 +59,6 @@ def test_a_step_of_experts_is_no_graph() -> None:
         ("model", {"experts": 0, "experts_per_token": 2}, r"model.experts_per_token=2 has no meaning .* leave it null"),
         ("model", {"experts": 0, "router_score": "sigmoid"}, r"model.router_score=sigmoid has no meaning"),
         ("model", {"mup_base_width": 32}, r"model.experts=8 is refused here: model.mup_base_width=32 has no rule"),
-        ("model", {"init_from": "weights"}, r"model.init_from has weights of dense models only"),
         ("parallel", {"tp": 2}, r"parallel.tp=2 does not cut layers of experts: use parallel.tp=1"),
         ("parallel", {"ep": 0}, r"parallel.ep=0 is not allowed"),
         ("parallel", {"ep": 3}, r"parallel.ep=3 does not divide model.experts=8: .* it may be 1, 2, 4, 8"),
