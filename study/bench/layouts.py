@@ -65,11 +65,17 @@ OUT_OF_MEMORY = {Kind.GPU_MEMORY: "out of GPU memory", Kind.HOST_MEMORY: "out of
 
 def reply(words: Sequence[str]) -> Reply:
     """Return the answer to the words, with what was measured where they ask for it; ValueError for wrong ones."""
-    found = plan.answered(words)
+    found = plan.answered(words, _check_ranks)
     measuring = found.question.measuring
     if measuring is None or not found.best:
         return plan.reply(words, found)
     return plan.reply(words, found, measure(found, measuring))
+
+
+def _check_ranks(question: Question) -> None:
+    """Raise ValueError where layouts are to be run on ranks that cannot be had: a search may take a minute."""
+    if question.measuring is not None:
+        cluster_of(_study(question).cluster, question)
 
 
 def measure(found: Answer, measuring: Measuring) -> Measurement:

@@ -87,6 +87,26 @@ def about(words: Sequence[str]) -> str | None:
     )
 
 
+def _of_another(what: str, words: Sequence[str]) -> str:
+    """Return the message for a word that another plan has and this one has not; empty where there is none."""
+    own = {name: [key.name for key in importlib.import_module(module).KEYS] for name, (_, module, _) in PLANS.items()}
+    for word in words:
+        key, _, value = word.partition("=")
+        others = [f"study plan {name}" for name in PLANS if key in own[name]]
+        if key in own[what] or not others:
+            continue
+        if key != "cluster":
+            return f"{word} is a word of {' and '.join(others)}, not of study plan {what}: leave it out"
+        from study.planning.parallel.profiles import names
+
+        if value in names() or value.endswith(".yaml"):  # else an option of the group, or meant to be one
+            return (
+                f"{word} names a profile, which {' and '.join(others)} read: study plan {what} takes "
+                "cluster.gpu_memory_gb=GB of a GPU instead"
+            )
+    return ""
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the answer; 2 where it is no."""
     if options.what not in PLANS:
@@ -96,8 +116,14 @@ def run(options: argparse.Namespace) -> int:
         hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(PLANS)}"
         raise ValueError(f"unknown plan {options.what!r}: {hint}")
     check_out(options.words)
+    for word in options.words:
+        if word in PLANS:
+            raise ValueError(f"{options.what} and {word} are two plans: ask for one after the other")
     plan: Plan = importlib.import_module(PLANS[options.what][0])
-    found = plan.reply(options.words)
+    try:
+        found = plan.reply(options.words)
+    except ValueError as error:
+        raise ValueError(_of_another(options.what, options.words) or str(error)) from None
     if options.json:
         more = {"error": found.refusal} if found.refusal else {}
         emit("plan", None, {"what": options.what, **found.fields, **more})

@@ -28,6 +28,10 @@ def valid_keys() -> list[str]:
 
 def unknown_key(path: str) -> str:
     """Return the message for a key that is not in the schema."""
+    from study.config.compose import conf_folder
+
+    if path.isidentifier() and (conf_folder() / path).is_dir() and path not in {part.path for part in sections()}:
+        return f"{path}= is a group that is added to a config: write +{path}=OPTION"
     return f"unknown key {path!r}: {_suggestion(path)}"
 
 
@@ -53,6 +57,8 @@ def check_nothing_removed(overrides: Iterable[Override]) -> None:
     parts = [part.path for part in sections() if part.path]
     for override in overrides:
         key = override.key_or_group
+        if not key:
+            raise ValueError(f"{override.input_line} has no key before its =: write KEY=VALUE")
         if key in parts and None in _values(override):
             raise ValueError(
                 f"{key}=null is not allowed: a section cannot be empty; leave the word out, or give a key of it, as "

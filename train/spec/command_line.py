@@ -52,8 +52,13 @@ class Parser(argparse.ArgumentParser):
             message = f"{' and '.join(map(_title, names))} {'is' if len(names) == 1 else 'are'} missing"
         elif message.startswith(_UNKNOWN):
             words = message.removeprefix(_UNKNOWN).split(" ")
-            meant = difflib.get_close_matches(words[0].partition("=")[0], self._option_string_actions, n=1, cutoff=0.6)
+            takes_keys = any(action.metavar == "KEY=VALUE" for action in self._actions)
+            near, options = 0.7 if takes_keys else 0.6, self._option_string_actions
+            meant = difflib.get_close_matches(words[0].partition("=")[0], options, n=1, cutoff=near)
             hint = f": did you mean {meant[0]}?" if meant and words[0].startswith("-") else ""
+            if takes_keys and not hint and words[0].startswith("--"):
+                key, equals, value = words[0].lstrip("-").partition("=")
+                hint = f": keys are written without dashes, {key}={value if equals else ' '.join(words[1:2]) or '…'}"
             message = f"there is no {' '.join(words)}{hint}"
         elif found := _NO_NUMBER.fullmatch(message):
             message = f"{found[1]} {found[3]} is not allowed: {_NUMBERS[found[2]]} is needed"

@@ -12,7 +12,22 @@ _FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number, as in YAML 1.2 and in Hydra; PyYAML alone takes it for text."""
+    """Safe YAML in which 1e-3 is a number, as in YAML 1.2 and in Hydra; PyYAML alone takes it for text.
+
+    A key that a mapping has twice is an error, as YAML says; PyYAML alone takes the last one without a word.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of a node; ConstructorError for a key given twice."""
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"{key.value!r} is given twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -33,6 +48,8 @@ def dump(value: Any, **options: Any) -> str:
 
 def why_unreadable(error: Exception) -> str:
     """Return what is wrong with a text that is not YAML, in one line: the problem and its place."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte 0x{error.object[error.start]:02x} at position {error.start} is not UTF-8 text"
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     if problem and mark is not None:
         return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
@@ -43,7 +60,7 @@ def read_mapping(path: Path, of: str = "sections (model, data, budget, ...)") ->
     """Return the mapping in a YAML file; ValueError that names the file where there is none. of: what it should be."""
     try:
         mapping = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder: name the file in it, as {path}/config.yaml") from None

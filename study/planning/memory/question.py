@@ -91,12 +91,24 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     if rollouts is not None and not roles:
         raise ValueError(f"rollouts={rollouts} belongs to roles: add roles=rlhf, or leave it out")
     generated = _generation(own, roles)
-    subjects = {role: _subject(compose([*shared, *by_role.get(role, [])]), gpus) for role in (roles or ("model",))}
+    subjects = {
+        role: _subject(_composed(shared, by_role.get(role, []), role, compose), gpus) for role in (roles or ("model",))
+    }
     sizes = {role: subject.gpus for role, subject in subjects.items()}
     if len(set(sizes.values())) > 1:
         told = ", ".join(f"{role} {size}" for role, size in sizes.items())
         raise ValueError(f"roles that share GPUs are on different numbers of them ({told}): give gpus=N for all")
     return Question(subjects, own_words.folder(own, OWN), rollouts, generated)
+
+
+def _composed(shared: Sequence[str], own: Sequence[str], role: str, compose: Compose) -> StudyConfig:
+    """Return the config of a role; what is wrong with its own words is said with the role before it."""
+    if not own:
+        return compose(shared)
+    try:
+        return compose([*shared, *own])
+    except ValueError as error:
+        raise ValueError(f"{role}: {error}") from None
 
 
 def _generation(own: Mapping[str, str], roles: Sequence[str]) -> Generation | None:

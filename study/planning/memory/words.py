@@ -17,6 +17,12 @@ from train.spec.axes import MESH_AXES
 from train.spec.config import ParallelConfig
 from train.spec.mesh import Axes
 
+NO_CURE = (
+    "none of sharding, checkpointing, offloading and more GPUs is enough: set parallel.tp or parallel.pp above 1, as "
+    "`python -m study plan parallel` finds them, or take a smaller model"
+)
+"""What is said where none of the changes that are tried makes a run fit."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -118,7 +124,7 @@ def refusal(answer: Answer) -> str:
     over = f"{gb(sheet.needed - subject.memory)} GB more than cluster.gpu_memory_gb={subject.memory / 1e9:g}"
     said = f"does not fit: with {what} each of gpus={subject.gpus} needs {gb(sheet.needed)} GB, {over}"
     if answer.cure is None:
-        return f"{said}; no single layout of these GPUs fits: take more of them, or parallel.tp and parallel.pp above 1"
+        return f"{said}; {NO_CURE}"
     words, needed = answer.cure
     return f"{said}; {words} fits ({gb(needed)} GB)"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from study.config.single import composed
@@ -15,16 +15,21 @@ from study.planning.parallel.answer import Answer, answer
 from study.planning.parallel.figure import draw
 from study.planning.parallel.measured import Measurement
 from study.planning.parallel.progress import Shown
-from study.planning.parallel.question import ask
+from study.planning.parallel.question import Question, ask
 from study.planning.reply import Reply, write
 from train.spec.step_time import step_time
 
 
-def answered(words: Sequence[str]) -> Answer:
-    """Return the answer to the words; ValueError for what the user can put right."""
+def answered(words: Sequence[str], check: Callable[[Question], None] = lambda _: None) -> Answer:
+    """Return the answer to the words; ValueError for what the user can put right.
+
+    check: raises it as well, before anything is searched.
+    """
+    question = ask(words, composed)
+    check(question)
     told = Shown(sys.stderr)
     try:
-        return answer(ask(words, composed), step_time, told)
+        return answer(question, step_time, told)
     finally:
         told.end()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,8 @@ def profile(said: str, key: str = "cluster") -> ClusterProfile:
     if said in there:
         return read_profile(there[said])
     path = Path(said)
+    if path.is_dir() and ("/" in said or path.suffix):
+        raise ValueError(f"{key}={said} is a folder: name the file of the profile in it")
     if path.suffix in (".yaml", ".yml") and path.is_file():
         return read_profile(path)
     begins = [name for name in there if name.startswith(path.stem)]
@@ -45,6 +47,16 @@ def profile(said: str, key: str = "cluster") -> ClusterProfile:
         f"{key}={said} is no profile: {meant}there are {', '.join(there)}, or give the path of one "
         "(python -m study bench comm writes one)"
     )
+
+
+def asked(own: Mapping[str, str]) -> ClusterProfile:
+    """Return the profile that the word cluster= of a plan names; ValueError also where it is missing."""
+    if "cluster" not in own:
+        raise ValueError(
+            f"cluster= is missing: give the {MEANING}; there are {', '.join(names())} "
+            "(python -m study bench comm profile=FILE.yaml writes one of this machine)"
+        )
+    return profile(own["cluster"])
 
 
 def rank(found: ClusterProfile) -> str:
@@ -129,7 +141,7 @@ def check_ranks(found: ClusterProfile, gpus: int, step: int = 1) -> None:
     if joins(found, gpus) and gpus % step == 0:
         return
     near = nearest(found, gpus, step)
-    instead = f": the nearest is gpus={near}" if near else ""
+    instead = f"; the nearest is gpus={near}" if near else ""
     if gpus % step:
         raise ValueError(f"gpus={gpus} is not a multiple of the {step} ranks that the given parallel.* make{instead}")
     try:

@@ -85,12 +85,7 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     )
     measuring = _measuring(own)
     study = compose(rest)  # first: a key that there is not is wrong whatever else is missing
-    if "cluster" not in own:
-        raise ValueError(
-            f"cluster= is missing: give the {OWN['cluster']}; there are {', '.join(profiles.names())} "
-            "(python -m study bench comm profile=FILE.yaml writes one of this machine)"
-        )
-    found = profiles.profile(own["cluster"])
+    found = profiles.asked(own)
     gpus = gpus or profiles.innermost(found)
     top = max(top or TOP, 0 if measuring is None else measuring.top)
     given = _given(rest)

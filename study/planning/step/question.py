@@ -53,9 +53,7 @@ def ask(words: Sequence[str], compose: Compose) -> Question:
     own, rest = own_words.split(words, OWN)
     asked, slowest = own_words.number("gpus", own.get("gpus")), _slowest(own.get("slowest"))
     study = compose(rest)  # first: a key that there is not is wrong whatever else is missing
-    if "cluster" not in own:
-        raise ValueError(f"cluster= is missing: give the {OWN['cluster']}, such as cluster=h200_x8_400g")
-    found = profiles.profile(own["cluster"])
+    found = profiles.asked(own)
     gpus = asked or profiles.innermost(found)
     run = _on_device(resolve(study.run()), found)
     profiles.check_ranks(found, gpus)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from study.planning.memory.words import Table, gb
+from study.planning.memory.words import NO_CURE, Table, gb
 from study.planning.parallel import profiles
 from study.planning.parallel.profiles import peak
 from study.planning.parallel.words import mesh_of, seconds
@@ -62,7 +62,7 @@ def refusal(answer: Answer) -> str:
         f"{gb(answer.question.memory)} there are"
     )
     if answer.cure is None:
-        return f"{said}; no single change is enough: take more of them, or parallel.tp and parallel.pp above 1"
+        return f"{said}; {NO_CURE}"
     words, needed = answer.cure
     return f"{said}; {words} fits ({gb(needed)} GB)"
 

@@ -143,6 +143,13 @@ def test_gpus_that_are_not_here_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert layouts.cluster_of(ClusterConfig(), question("gpus=2")).tasks_per_node == 2
 
 
+def test_gpus_that_are_not_here_are_refused_before_layouts_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "gpu_count", lambda: 0)
+    monkeypatch.setattr("study.planning.parallel.plan.answer", lambda *_: pytest.fail("it was searched"))
+    with pytest.raises(ValueError, match=r"measure= runs gpus=8 on this machine, which shows 0"):
+        layouts.reply(["cluster=h200_x8_400g", "model=tiny", "measure=true"])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -149,6 +149,8 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
         (["-m", "optim.lr=interval(0.1,1)"], "continuous range"),
         (["model.width=["], "cannot read the override model.width=[: a bracket in it is not closed"),
         (["model"], "'model' is neither KEY=VALUE nor GROUP=OPTION: did you mean model=…?"),
+        (["=5"], "=5 has no key before its =: write KEY=VALUE"),
+        (["reference=7b_x8"], "reference= is a group that is added to a config: write +reference=OPTION"),
         (["model.width:64"], "did you mean model.width=64?"),
         (["paths.runs=läufe"], "'ä' is allowed only inside quotes, as 'paths.runs=\"läufe\"'"),
         (["-m", "seed=1,,2"], "it has a comma or another character too many"),

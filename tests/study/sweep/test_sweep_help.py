@@ -87,6 +87,7 @@ def test_interpolations_are_shown_or_resolved() -> None:
         ("optim.learning", "the keys of optim are name, lr, lr_scale"),
         ("modle.width", "did you mean model.width?"),
         ("dryrun", "did you mean dry_run?"),
+        ("reference", "reference= is a group that is added to a config: write +reference=OPTION"),
         ("qqqqqqqq", "--help lists every key"),
     ],
 )

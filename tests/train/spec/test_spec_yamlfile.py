@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,31 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
 def test_a_folder_is_not_read_as_a_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is a folder: name the file in it, as .*config\.yaml"):
         read_mapping(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", "is not YAML: 'c' is given twice in line 5, column 3"),
+        (b"a: 1\na: 1\n", "is not YAML: 'a' is given twice in line 2, column 1"),
+        ("a: für".encode("latin-1"), "is not YAML: byte 0xfc at position 4 is not UTF-8 text"),
+    ],
+)
+def test_a_key_given_twice_and_bytes_that_are_no_text_are_named(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_bytes(content)
+    with pytest.raises(ValueError, match=f"{re.escape(said)}$"):
+        read_mapping(tmp_path / "settings.yaml")
+
+
+def test_values_may_be_merged_from_an_anchor(tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\n", encoding="utf-8")
+    assert read_mapping(tmp_path / "settings.yaml")["b"] == {"x": 3, "y": 2}
+
+
+def test_a_file_below_a_file_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"file/config.yaml: there is no such file$"):
+        read_mapping(tmp_path / "file/config.yaml")
 
 
 def _again(folder: Path, mapping: dict[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,10 @@ class Compute:
         found = [rate.per_second for rate in self.matmul if rate.format == format]
         if not found:
             there = ", ".join(sorted({rate.format for rate in self.matmul})) or "none"
-            raise ValueError(f"compute.matmul of the cluster profile has no rate for {format}: it has {there}")
+            raise ValueError(
+                f"compute.matmul of the cluster profile has no rate for {format} (it has {there}): add "
+                f"{{of: M x K x N, format: {format}, per_second: FLOP/s}}, or choose another profile or precision"
+            )
         return max(found)
 
 
@@ -140,12 +143,13 @@ class ClusterProfile:
         """
         found: list[tuple[Reach, str]] = []
         inside = 1
+        group = f"{ranks} ranks" if stride == 1 else f"{ranks} ranks that are {stride} apart"
         for level in self.levels:
             held = ranks if level.ranks is None else min(ranks, max(1, level.ranks // stride))
             if ranks % held or held % inside:
                 raise ValueError(
-                    f"levels.{level.name}.ranks={level.ranks} of cluster profile {self.name}: a group of {ranks} ranks "
-                    f"{stride} apart has no equal parts in such domains: choose axes whose sizes divide {level.ranks}"
+                    f"levels.{level.name}.ranks={level.ranks} of cluster profile {self.name}: {group} do not fill such "
+                    f"domains equally: take a divisor or a multiple of {max(1, (level.ranks or 1) // stride)}"
                 )
             link, algorithm = level.link(collective)
             found.append((Reach(held // inside, link), algorithm))
@@ -158,8 +162,8 @@ class ClusterProfile:
         if inside < ranks:
             there = ", ".join(f"{level.name} ({level.ranks} ranks)" for level in self.levels)
             raise ValueError(
-                f"cluster profile {self.name} has the levels {there}: they do not join {ranks} ranks that are {stride} "
-                "apart; add a level, with ranks: null for the network, or choose another profile"
+                f"cluster profile {self.name} has the levels {there}: they do not join {group}; add a level, with "
+                "ranks: null for the network, or choose another profile"
             )
         return found
 
@@ -229,7 +233,8 @@ def _check(profile: ClusterProfile) -> None:
         if level.ranks is None and place < len(profile.levels) - 1:
             raise ValueError(f"{where}.ranks=null is allowed for the last level alone: say how many ranks it joins")
         if level.ranks is not None and (level.ranks <= before or level.ranks % before):
-            raise ValueError(f"{where}.ranks={level.ranks} is not allowed: a multiple of the {before} within, and more")
+            more = f"a multiple of {before}, the ranks of the level before, and more than that"
+            raise ValueError(f"{where}.ranks={level.ranks} is not allowed: {'2 or more' if before == 1 else more}")
         before = level.ranks or before
     names = [level.name for level in profile.levels]
     for place, point in enumerate(profile.points):
@@ -240,12 +245,17 @@ def _check(profile: ClusterProfile) -> None:
             raise ValueError(f"{where}: give one of seconds and bus_bandwidth")
         _positive(f"{where}.seconds", point.seconds or point.bus_bandwidth or 0.0, "")
         _positive(f"{where}.size", point.size, "bytes")
+    _check_compute(profile.compute)
+
+
+def _check_compute(compute: Compute) -> None:
     for name in ("copy", "host_to_device", "launch", "memory"):
-        value = getattr(profile.compute, name)
+        value = getattr(compute, name)
         if value is not None:
             _positive(f"compute.{name}", value, "")
-    for rate in (*profile.compute.matmul, *profile.compute.attention, *profile.compute.grouped):
-        _positive(f"compute: {rate.of} in {rate.format}: per_second", rate.per_second, "")
+    for name in ("matmul", "attention", "grouped"):
+        for place, rate in enumerate(getattr(compute, name)):
+            _positive(f"compute.{name}[{place}].per_second", rate.per_second, "")
 
 
 def _positive(name: str, value: float, unit: str) -> None:

@@ -181,7 +181,7 @@ def test_the_smallest_change_is_looked_for(memory: float, parallel: ParallelConf
     found = no(memory, parallel=parallel)
     if words is None:
         assert found.cure is None
-        assert refusal(found).endswith("take more of them, or parallel.tp and parallel.pp above 1")
+        assert "none of sharding, checkpointing, offloading and more GPUs is enough: set" in refusal(found)
         return
     assert found.cure is not None
     assert found.cure[0] == words and found.cure[1] <= memory * 1e9
@@ -345,6 +345,21 @@ def test_models_that_do_not_fit_together_are_told_the_fewest_gpus_that_do(capsys
         (["memroy"], "unknown plan 'memroy': did you mean memory?"),
         (["xyz"], "unknown plan 'xyz': there is memory"),
         (["model.width=64"], "which plan? Name it before the keys: study plan memory|step|parallel model.width=64"),
+        (["memory", "step", "model=tiny"], "memory and step are two plans: ask for one after the other"),
+        (["memory", "top=5"], "top=5 is a word of study plan parallel, not of study plan memory: leave it out"),
+        (["parallel", "slowest=2"], "slowest=2 is a word of study plan step, not of study plan parallel"),
+        (
+            ["memory", "cluster=h200_x4"],
+            "cluster=h200_x4 names a profile, which study plan step and study plan parallel "
+            "read: study plan memory takes cluster.gpu_memory_gb=GB of a GPU instead",
+        ),
+        (["memory", "cluster=slrum"], "cluster=slrum is not an option of cluster: choose one of local, slurm"),
+        (["memory", "reference=70b_x64"], "reference= is a group that is added to a config: write +reference=OPTION"),
+        (["memory", "=5"], "=5 has no key before its =: write KEY=VALUE"),
+        (["memory", "roles=rlhf", "reward.model=1c"], "reward: model=1c is not an option of model"),
+        (["memory", "--gpus=8"], "there is no --gpus=8: keys are written without dashes, gpus=8; usage: "),
+        (["memory", "--gpus", "8"], "there is no --gpus 8: keys are written without dashes, gpus=8; usage: "),
+        (["memory", "--jsn"], "there is no --jsn: did you mean --json?"),
         (["memory", "model=9b"], "model=9b is not an option of model: choose one of 124m, "),
         (["memory", "model.widht=8"], "unknown key 'model.widht': did you mean model.width?"),
         (["memory", "model.width=8x"], "model.width"),

@@ -76,7 +76,7 @@ def test_rows_and_fields_say_the_same() -> None:
 def test_what_does_not_fit_is_refused_with_the_smallest_change_that_does() -> None:
     found = asked("parallel.dp_replicate=16", "cluster.gpu_memory_gb=1")
     assert not found.fits and "the largest that fits" not in verdict(found)
-    assert "GB more than the 1.00 there are; no single change is enough" in refusal(found)
+    assert "GB more than the 1.00 there are; none of sharding, checkpointing, offloading and mo" in refusal(found)
     found = asked("parallel.dp_replicate=16", "cluster.gpu_memory_gb=3")
     assert not found.fits and found.cure is not None
     words, needed = found.cure
@@ -126,7 +126,7 @@ def test_a_key_that_there_is_not_is_said_before_a_word_that_is_missing(asks: Cal
         ),
         (
             ("cluster=h200_x8_400g", "gpus=24", "parallel.dp_shard=12", "parallel.dp_replicate=2"),
-            "parallel.dp_shard x cp=12: .* a group of 12 ranks 1 apart .*; the nearest size is 16",
+            "parallel.dp_shard x cp=12: .* 12 ranks do not fill such .* or a multiple of 8; the nearest size is 16",
         ),
         (("cluster=h200_x8_400g", "slowest=0.5"), "slowest=0.5 is not allowed"),
         (

@@ -158,7 +158,9 @@ def test_four_h200s_are_as_they_were_seen() -> None:
         assert Timed(collective, 4, gib, found).bus_bandwidth == pytest.approx(bus, rel=0.01)
     assert profile.seconds(Message(ALL_REDUCE, "tp", 4, 4096, 1, "", ""), 1) == pytest.approx(21e-6, rel=0.01)
     assert profile.compute.matmul_rate("bf16") == 694e12
-    with pytest.raises(ValueError, match="no rate for fp16: it has bf16, fp32, fp8"):
+    with pytest.raises(
+        ValueError, match=r"no rate for fp16 \(it has bf16, fp32, fp8\): add {of: M x K x N, format: fp16"
+    ):
         profile.compute.matmul_rate("fp16")
 
 
@@ -193,7 +195,10 @@ def test_a_level_that_is_missing_is_named() -> None:
     profile = read_profile(MEASURED / "h200_x4.yaml")
     with pytest.raises(ValueError, match=r"h200_x4 has the levels nvlink \(4 ranks\): they do not join 16 ranks"):
         profile.seconds(Message(ALL_REDUCE, "tokens", 16, 4, 1, "", ""), 1)
-    with pytest.raises(ValueError, match=r"levels.nvlink.ranks=4 .* a group of 6 ranks 1 apart"):
+    with pytest.raises(
+        ValueError,
+        match=r"levels.nvlink.ranks=4 .*: 6 ranks do not fill such domains equally: take a divisor or a multiple of 4",
+    ):
         replace(profile, levels=(*profile.levels, Level("net", 1e-5, 1e9))).reaches(6, 1, ALL_REDUCE)
 
 
@@ -205,7 +210,7 @@ GOOD = (MEASURED / "h200_x4.yaml").read_text()
     [
         ("kind: measured", "kind: guessed", "kind='guessed' is not allowed: choose one of measured, datasheet"),
         ("kind: measured", "", "kind is missing: the file may be cut off; `python -m study bench comm profile=FILE`"),
-        ("  ranks: 4\n", "  ranks: 1\n", "levels[0].ranks=1 is not allowed: a multiple of the 1 within, and more"),
+        ("  ranks: 4\n", "  ranks: 1\n", "levels[0].ranks=1 is not allowed: 2 or more"),
         ("bandwidth: 3.586e+11\n  fitted", "bandwidth: 0\n  fitted", "levels[0].bandwidth=0 is not allowed"),
         ("alpha: 3.497e-06\n", "alpha: fast\n", "levels[0].alpha='fast' is not allowed: it takes a finite number"),
         ("alpha: 5.942e-05", "alpha: -1", "levels[0].fitted[1].alpha=-1.0 is not allowed: seconds, 0 or more"),
@@ -215,6 +220,8 @@ GOOD = (MEASURED / "h200_x4.yaml").read_text()
         ("{level: nvlink, collective: all_reduce, ranks: 4, size: 4096", "{level: net, collective: all_reduce, "
          "ranks: 4, size: 4096", "points[0].level='net' is not allowed: choose one of nvlink"),
         ("copy: 4.27e+12", "copy: -1", "compute.copy=-1 is not allowed: more than 0"),
+        ("format: bf16, per_second: ", "format: bf16, per_second: -", "compute.matmul[0].per_second=-"),
+        ("name: h200_x4\n", "name: h200_x4\nname: again\n", "is not YAML: 'name' is given twice in line "),
         ("levels:", "levels: [", "is not YAML"),
     ],
 )  # fmt: skip
