@@ -46,6 +46,8 @@ def results_of(path: Path) -> Results:
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         raise ValueError(f"results={path}: there is no such file; `python -m train.measure --out` writes one") from None
+    except (UnicodeDecodeError, IsADirectoryError):
+        raise ValueError(f"results={path} is not what `python -m train.measure` writes: it is no text file") from None
     about: Mapping[str, Any] = {}
     points: list[TimedPoint] = []
     device, complete = None, False

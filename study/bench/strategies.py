@@ -23,7 +23,7 @@ from study.bench.scratch import scratch_folder
 from study.bench.strategies_failures import PLANTED, STARTS, Failure, Patient, failures, sick, undisturbed
 from study.bench.strategies_report import Found
 from study.bench.strategies_runs import Row, measure
-from study.bench.strategies_settings import KEYS, Asked, asked_of
+from study.bench.strategies_settings import KEYS, Asked, asked_of, check_host
 from study.config.single import composed
 from study.storage.files import write_atomic, write_json
 
@@ -42,6 +42,8 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     allowed.
     """
     asked = asked_of(words, gpu_count(), composed)
+    if asked.device == "cpu":  # a GPU that runs out of memory ends a run, a host takes other programs with it
+        check_host(asked, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     rows, seen = earlier(asked)

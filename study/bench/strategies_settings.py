@@ -13,6 +13,7 @@ from study.bench.comm_settings import BACKENDS, backend_of, check_ranks
 from study.config.schema import StudyConfig
 from study.planning import own_words
 from train.spec import mesh
+from train.spec.accounting.step import sheet
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,
@@ -224,6 +225,18 @@ def asked_of(words: Sequence[str], gpus: int, compose: Compose) -> Asked:
     for strategy in chosen:
         asked.config(strategy)
     return asked
+
+
+def check_host(asked: Asked, memory: int) -> None:
+    """Raise ValueError for a strategy whose ranks together need more than a host's memory [bytes]."""
+    for strategy in asked.strategies:
+        needed = asked.ranks * sheet(asked.config(strategy), asked.axes(strategy), asked.device).peak.total
+        if needed > memory:
+            raise ValueError(
+                f"strategies={strategy.name} needs {needed / 1e9:,.1f} GB on ranks={asked.ranks}, and this machine has "
+                f"{memory / 1e9:,.1f}: take a smaller model (model=, model.width=, model.layers=), shorter sequences "
+                "(data.sequence_length=) or fewer tokens a step (batch.tokens=)"
+            )
 
 
 def _variants(strategy: Strategy, buckets: Sequence[float], depths: Sequence[int]) -> Iterator[Strategy]:

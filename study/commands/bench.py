@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from analysis.text.commandline import usage
+from study import text as terminal
 from study.commands import add_json, emit
-from study.storage.mounts import check_out
+from study.storage.mounts import at_home, check_out
 from train.spec.interrupts import INTERRUPTED
 
 BENCHES = {"comm": "study.bench.comm", "pipeline": "study.bench.pipeline", "strategies": "study.bench.strategies"}
@@ -52,10 +53,11 @@ def about(words: Sequence[str]) -> str | None:
 def run(options: argparse.Namespace) -> int:
     """Compare or measure; print a table, or one JSON object."""
     bench: Bench = importlib.import_module(BENCHES[options.what])
+    options.words = at_home(options.words)
     check_out(options.words)
     lines, said = bench.run(options.words)
     if options.json:
         emit("bench", None, said)
     else:
-        print("\n".join(lines))
+        terminal.show("\n".join(lines))
     return INTERRUPTED if said.get("interrupted") else int(bool(said.get("problems")))

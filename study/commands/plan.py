@@ -13,7 +13,7 @@ from analysis.text.commandline import usage
 from study import text as terminal
 from study.commands import add_json, emit
 from study.planning.reply import Reply
-from study.storage.mounts import check_out
+from study.storage.mounts import at_home, check_out
 from train.spec.interrupts import WRONG
 
 PLANS = {
@@ -115,6 +115,7 @@ def run(options: argparse.Namespace) -> int:
         near = difflib.get_close_matches(options.what, PLANS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(PLANS)}"
         raise ValueError(f"unknown plan {options.what!r}: {hint}")
+    options.words = at_home(options.words)
     check_out(options.words)
     for word in options.words:
         if word in PLANS:

@@ -38,6 +38,15 @@ def obstacle(folder: Path) -> Path | None:
     return None if writable else there
 
 
+def at_home(words: Sequence[str]) -> list[str]:
+    """Return words of the command line with ~/ after the first = made the home folder, as no shell does there."""
+    split = [word.partition("=") for word in words]
+    return [
+        f"{key}={Path(value).expanduser()}" if value.startswith("~/") else f"{key}{equals}{value}"
+        for key, equals, value in split
+    ]
+
+
 def check_out(words: Sequence[str]) -> None:
     """Raise ValueError for an `out=FOLDER` among words of the command line in which nothing can be written."""
     for word in words:

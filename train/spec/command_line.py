@@ -15,6 +15,7 @@ _MISSING = "the following arguments are required: "
 _UNKNOWN = "unrecognized arguments: "
 _NO_NUMBER = re.compile(r"argument (\S+): invalid (int|float) value: (.*)")
 _NO_CHOICE = re.compile(r"argument (\S+): invalid choice: (.*?) \(choose from (.*)\)")
+_NO_VALUE = re.compile(r"argument (\S+): ignored explicit argument '(.*)'")
 _NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
@@ -62,6 +63,8 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no {' '.join(words)}{hint}"
         elif found := _NO_NUMBER.fullmatch(message):
             message = f"{found[1]} {found[3]} is not allowed: {_NUMBERS[found[2]]} is needed"
+        elif found := _NO_VALUE.fullmatch(message):
+            message = f"{found[1]} takes no value: leave ={found[2]} out"
         elif found := _NO_CHOICE.fullmatch(message):
             of = "" if found[1].startswith("{") else f"{found[1]} "
             message = f"{of}{found[2]} is not allowed: choose one of {found[3].replace(chr(39), '')}"

@@ -161,6 +161,10 @@ def test_a_file_that_ranks_did_not_write_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"loss": 3.0, "step": 1}\n')
     with pytest.raises(ValueError, match=r"other.jsonl: line 1 is not what `python -m train.measure` writes"):
         results_of(tmp_path / "other.jsonl")
+    (tmp_path / "packed.gz").write_bytes(b"\x1f\x8b\x08")
+    for name in ("packed.gz", "."):
+        with pytest.raises(ValueError, match=r"^results=.* is not what `python -m train.measure` writes: it is no"):
+            results_of(tmp_path / name)
 
 
 @pytest.mark.parametrize("text", ["", '{"about": {"machine": "toy"}}\n'])

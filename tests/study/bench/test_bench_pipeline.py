@@ -27,6 +27,7 @@ from study.bench.pipeline_table import (
     table,
 )
 from study.planning.timeline_picture import FILLS, draw, lane, ticks_of
+from study.storage.mounts import at_home
 from train.spec.config import ParallelConfig
 from train.spec.manifest import read_manifest
 from train.spec.pipeline_layout import SCHEDULES, can_split
@@ -175,6 +176,22 @@ def test_what_cannot_be_compared_is_refused(words: str, error: str, capsys: pyte
 def test_lists_may_stand_in_brackets_and_a_message_may_take_no_time(capsys: pytest.CaptureFixture[str]) -> None:
     _, plain, _ = run("micro_batches=2,4 schedules=gpipe,1f1b", capsys)
     assert run("micro_batches=[2,4] schedules=[gpipe,1f1b] message_ms=0", capsys) == (0, plain, "")
+
+
+def test_lines_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["bench", "pipeline", "pp=2", "micro_batches=2"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 40
+
+
+def test_the_home_folder_may_be_named_after_the_equals_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["bench", "pipeline", "pp=2", "micro_batches=2", "out=~/found"]) == 0
+    assert (tmp_path / "found/pipeline.csv").exists() and str(tmp_path / "found") in capsys.readouterr().out
+    assert at_home(["a=~/b", "a=~x", "~model", "a=b~/c", "a"]) == [f"a={tmp_path}/b", "a=~x", "~model", "a=b~/c", "a"]
 
 
 def test_measured_rows_stand_beside_the_simulation_of_their_own_passes() -> None:

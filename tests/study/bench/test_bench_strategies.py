@@ -32,7 +32,7 @@ from study.bench.strategies_report import (
     problems,
 )
 from study.bench.strategies_runs import Records, Row, last_words
-from study.bench.strategies_settings import FEWEST_STEPS, STRATEGIES, TRACED, WARM, Asked, asked_of
+from study.bench.strategies_settings import FEWEST_STEPS, STRATEGIES, TRACED, WARM, Asked, asked_of, check_host
 from study.bench.traced_messages import communication
 from study.bench.trainer_ranks import Launch, run_ranks
 from study.config.single import composed
@@ -140,6 +140,17 @@ def test_gpus_are_taken_where_there_are_two() -> None:
 def test_what_cannot_be_compared_is_told_by_key_and_value(words: Sequence[str], said: str) -> None:
     with pytest.raises(ValueError, match=f"^({said})"):
         asked_of(words, 0, composed)
+
+
+def test_what_a_host_cannot_hold_is_refused_before_it_is_begun() -> None:
+    large = asked_of(["model=7b", "backend=gloo", "strategies=fsdp2"], 0, composed)
+    with pytest.raises(
+        ValueError, match=r"^strategies=fsdp2 needs 1\d\d\.\d GB on ranks=2, and this machine has 24.0: take"
+    ):
+        check_host(large, 24 * 10**9)
+    check_host(large, 10**12)
+    with pytest.raises(ValueError, match=r"^strategies=ddp needs .* GB on ranks=2, and this machine has "):
+        strategies.run(["model=1t", "backend=gloo", "strategies=ddp"])
 
 
 def test_losses_that_differ_and_strategies_that_fail_need_attention(asked: Asked) -> None:

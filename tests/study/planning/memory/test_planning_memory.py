@@ -359,6 +359,7 @@ def test_models_that_do_not_fit_together_are_told_the_fewest_gpus_that_do(capsys
         (["memory", "roles=rlhf", "reward.model=1c"], "reward: model=1c is not an option of model"),
         (["memory", "--gpus=8"], "there is no --gpus=8: keys are written without dashes, gpus=8; usage: "),
         (["memory", "--gpus", "8"], "there is no --gpus 8: keys are written without dashes, gpus=8; usage: "),
+        (["memory", "--json=yes"], "--json takes no value: leave =yes out; usage: "),
         (["memory", "--jsn"], "there is no --jsn: did you mean --json?"),
         (["memory", "model=9b"], "model=9b is not an option of model: choose one of 124m, "),
         (["memory", "model.widht=8"], "unknown key 'model.widht': did you mean model.width?"),
