@@ -156,6 +156,7 @@ def act(options: Mapping[str, Any]) -> int:
     """Print the plan, and write plan.json where a folder is given."""
     if bool(options["runs"]) == bool(options["constants"]):
         raise ValueError(f"give runs= ({KEYS[0].help}) or constants= of a published law, one of the two")
+    _check(options)
     from analysis.laws.registry import resolve
 
     form = resolve(options["form"])
@@ -179,20 +180,32 @@ def act(options: Mapping[str, Any]) -> int:
     return 0
 
 
-def _speed(options: Mapping[str, Any], basis: Basis) -> float | None:
-    """Return FLOPs per second of one GPU: as given by mfu and peak, else as the runs measured."""
+def _check(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for values that contradict each other, before laws are fitted for many seconds."""
+    ways = _ways(options)
+    if len(ways) > 1:
+        raise ValueError(f"{' and '.join(f'{w}={options[w]:g}' for w in ways)} both set the budget: give one of them")
     if (options["mfu"] is None) != (options["peak"] is None):
         there, lacking = ("mfu", "peak") if options["peak"] is None else ("peak", "mfu")
         raise ValueError(f"{there}={options[there]} needs {lacking}= beside it (mfu=0.4 peak=989e12)")
+    if options["out"]:
+        files.check_folder("out", Path(options["out"]))
+
+
+def _ways(options: Mapping[str, Any]) -> list[str]:
+    """Return the keys that set the budget."""
+    return [name for name in ("budget", "gpu_hours", "params_opt") if options[name] is not None]
+
+
+def _speed(options: Mapping[str, Any], basis: Basis) -> float | None:
+    """Return FLOPs per second of one GPU: as given by mfu and peak, else as the runs measured."""
     return options["mfu"] * options["peak"] if options["mfu"] is not None else basis.speed
 
 
 def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> float:
     from analysis.approaches import optimum
 
-    ways = [name for name in ("budget", "gpu_hours", "params_opt") if options[name] is not None]
-    if len(ways) > 1:
-        raise ValueError(f"{' and '.join(f'{w}={options[w]:g}' for w in ways)} both set the budget: give one of them")
+    ways = _ways(options)
     if not ways:
         if basis.largest is None:
             raise ValueError("budget= is missing: training compute [FLOPs], or gpu_hours= with mfu= and peak=")

@@ -22,12 +22,14 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else WRONG
     try:
         command, given = arguments[0], _given(arguments)
-        from train.hub.convert import export, import_model
+        step = given.get("step")
+        if step is not None and not step.isdigit():
+            raise ValueError(f"step={step} is not allowed: the step of a checkpoint, a whole number")
+        if command == "export" and not (config := Path(given["run"]) / "config.yaml").exists():
+            raise ValueError(f"{config}: there is no such file")
+        from train.hub.convert import export, import_model  # torch takes seconds: after what is wrong without it
 
         if command == "export":
-            step = given.get("step")
-            if step is not None and not step.isdigit():
-                raise ValueError(f"step={step} is not allowed: the step of a checkpoint, a whole number")
             of = None if step is None else int(step)
             print(export(Path(given["run"]), Path(given["out"]), given.get("dtype", "bfloat16"), of))
         else:

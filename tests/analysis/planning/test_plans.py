@@ -165,6 +165,28 @@ def test_what_is_wrong_is_named(given: list[str], message: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["budget=1e20", "gpu_hours=5"], "budget=1e+20 and gpu_hours=5 both set the budget: give one of them"),
+        (["peak=989e12"], "needs mfu= beside it"),
+        (["out=file/plan"], "out=file/plan: file is a file, not a folder; give another folder"),
+    ],
+)
+def test_contradictions_are_named_before_laws_are_fitted(
+    given: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    monkeypatch.setattr("analysis.results.load.load", lambda _: pytest.fail("runs were read"))
+    assert main(["runs=runs.csv", *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("asked", "message"),
     [
         ({"budget": 0}, "budget=0: a positive number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,24 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 def test_wrong_commands(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run=none", "none/config.yaml: there is no such file"),
+        ("run=file", "file/config.yaml: there is no such file"),
+        ("run=file step=last", "step=last is not allowed: the step of a checkpoint, a whole number"),
+    ],
+)
+def test_what_is_wrong_without_torch_is_said_before_torch_is_read(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    monkeypatch.setitem(sys.modules, "train.hub.convert", None)
+    assert main(["export", *words.split(), "out=exported"]) == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 def test_a_key_that_the_export_does_not_know_is_refused() -> None:
