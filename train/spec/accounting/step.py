@@ -232,7 +232,7 @@ class _Step:
         if part.sharded and self.axes.pp > 1:  # a pipeline reduces them, and frees weights, after its last micro-batch
             gradients = self._reduced * part.gathered
         elif part.sharded and self.config.parallel.zero == 1 and self.count > 1:
-            gradients += 4 * part.gathered  # whole until the last micro-batch is through
+            gradients = 4 * part.gathered  # whole: the last micro-batch sums them up, and frees them block by block
         return {"weights": weights, "moments": moments, "gradients": gradients}
 
     def _casts(self, left: int) -> int:

@@ -17,6 +17,7 @@ from train.spec.accounting.step import Sheet, in_flight, of_rank, sheet, with_st
 from train.spec.communication.step import step_messages
 from train.spec.config import (
     BatchConfig,
+    CompileConfig,
     DataConfig,
     MemoryConfig,
     ModelConfig,
@@ -259,6 +260,24 @@ def test_below_stage_3_the_last_micro_batch_frees_block_by_block(stage: int) -> 
     assert parts(sheet(once, axes), "loss")["gathered"] == 2 * part.gathered
     kept = {moment.parts["gathered"] for moment in sheet(twice, axes).moments if moment.name != "update"}
     assert kept == {2 * part.gathered}, "the first of two micro-batches frees nothing"
+
+
+def test_at_stage_1_gradients_are_whole_until_the_last_micro_batch_sums_them_up() -> None:
+    """1B on two H200s, two micro-batches of 4 x 4,096 tokens a rank, torch 2.11, 2026-11-28: 27.181 GiB."""
+    shape = SHAPES["1b"]
+    config = RunConfig(
+        shape.model,
+        DataConfig(sequence_length=shape.length, vocab_size=shape.vocabulary),
+        BatchConfig(tokens=16 * shape.length),
+        precision=PrecisionConfig(name="bf16"),
+        parallel=ParallelConfig(micro_batch_sequences=4, dp_replicate=1, dp_shard=2, zero=1),
+        compile=CompileConfig(blocks=True),
+    )
+    axes = Axes(dp_shard=2)
+    found, part = sheet(config, axes), held.part_of(config, axes, 0)
+    assert parts(found, "loss")["gradients"] == 4 * part.gathered
+    assert parts(found, "update")["gradients"] == 4 * part.shard
+    assert found.peak.total / GIB == pytest.approx(27.181, rel=0.001)
 
 
 @pytest.mark.parametrize("stage", [1, 2])
