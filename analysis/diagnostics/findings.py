@@ -13,7 +13,7 @@ from analysis.inference import distributions
 from analysis.inputs.dataset import Index, Rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.text import numbers
-from analysis.values.blocks import Block, Check, Clash, Dropped, Interval
+from analysis.values.blocks import NOT_DECAYED, Block, Check, Clash, Dropped, Interval
 from analysis.values.findings import finding
 from analysis.values.study_result import Backtest, Choice, Recommendation
 
@@ -81,12 +81,21 @@ def _unusable_rows(on: Data) -> list[Check]:
 
 
 def _mid_schedule(on: Data) -> list[Check]:
-    count = sum(row.code == "mid_schedule" for row in on.dropped)
-    if not count:
-        return []
-    text = f"{count} runs had not finished their learning-rate schedule"
-    advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or use mid_schedule=correct"
-    return [finding("mid_schedule", text, advice)]
+    """Return what is said of unfinished runs, and of those whose schedule never was to come down."""
+    reasons = [row.reason for row in on.dropped if row.code == "mid_schedule"]
+    constant = reasons.count(NOT_DECAYED)
+    unfinished = len(reasons) - constant
+    found = []
+    if unfinished:
+        text = f"{numbers.counted(unfinished, 'run')} had not finished {'its' if unfinished == 1 else 'their'} "
+        advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or use mid_schedule=correct"
+        found.append(finding("mid_schedule", f"{text}learning-rate schedule", advice))
+    if constant:
+        verb = "is" if constant == 1 else "are"
+        text = f"{numbers.counted(constant, 'run')} ended at a constant learning rate and {verb} not used"
+        advice = "branches are used in place of their trunks; give other runs a cooldown (schedule.parent)"
+        found.append(finding("constant_rate", text, advice))
+    return found
 
 
 def _flops(on: Data) -> list[Check]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.values.blocks import NOT_DECAYED
+
 PARAMS_KINDS = ("matmul", "total", "non_embedding")
 LOSS_UNIT = "nats per token"
 COLUMNS = (
@@ -88,10 +90,11 @@ def _judged(frame: pd.DataFrame, need: Sequence[str], checkpoints: Mapping[int, 
         values = frame[name].to_numpy()
         whole = whole & np.isfinite(values) & (values > 0)
     found: list[tuple[str, str]] = [("", "")] * len(frame)
+    schedules = frame["schedule"].tolist()
     for i in np.flatnonzero(whole & said.isin([False]).to_numpy()).tolist():
-        found[i] = _mid_schedule(checkpoints.get(i, ""))
+        found[i] = _mid_schedule(checkpoints.get(i, ""), schedules[i])
     rest = np.flatnonzero(~whole).tolist()
-    read = ("state", "schedule_complete", *need)
+    read = ("state", "schedule", "schedule_complete", *need)
     cells = zip(*(frame[name].iloc[rest].tolist() for name in read), strict=True)
     for i, row in zip(rest, cells, strict=True):
         found[i] = judge(dict(zip(read, row, strict=True)), need, checkpoints.get(i, ""))
@@ -121,12 +124,14 @@ def judge(row: Mapping[str, Any], need: Sequence[str] = REQUIRED, checkpoint: st
             f"{', '.join(bad)} must be positive and finite, found {', '.join(str(row[n]) for n in bad)}",
         )
     if str(row["schedule_complete"]) in ("False", "0", "0.0", "false"):
-        return _mid_schedule(checkpoint)
+        return _mid_schedule(checkpoint, str(row.get("schedule", "")))
     return "", ""
 
 
-def _mid_schedule(checkpoint: str) -> tuple[str, str]:
-    reason = "the learning-rate schedule was not finished, which biases the loss upwards"
+def _mid_schedule(checkpoint: str, schedule: str) -> tuple[str, str]:
+    reason = NOT_DECAYED
+    if checkpoint or schedule != "constant":
+        reason = "the learning-rate schedule was not finished, which biases the loss upwards"
     return "mid_schedule", f"{checkpoint}: {reason}" if checkpoint else reason
 
 

@@ -28,6 +28,10 @@ class Check:
         return f"{self.level:<8} {self.code}: {self.message}. {advice}."
 
 
+NOT_DECAYED = "the learning rate was constant to the end, so the loss has not come down"
+"""Why a run at a constant learning rate takes no part in a fit: the trunk of `search=trunk_and_branch`, as a rule."""
+
+
 @dataclass(frozen=True)
 class Dropped:
     """A row that took no part in a fit, and why."""

@@ -43,6 +43,7 @@ FINDINGS: Mapping[str, Finding] = {
     "rows_dropped": Finding("runs were not used", "note"),
     "unusable_rows": Finding("cells are missing, not positive or not numbers"),
     "mid_schedule": Finding("losses were taken before the learning-rate schedule ended"),
+    "constant_rate": Finding("runs ended at a constant learning rate, as trunks do, and are not used", "note"),
     "mid_schedule_corrected": Finding("such losses were corrected (`mid_schedule=correct`)"),
     "mixed_settings": Finding("rows of several values of a text column are fitted together"),
     "flops_not_6nd": Finding("FLOPs differ from 6 N D", in_plan=True, of_study=True),

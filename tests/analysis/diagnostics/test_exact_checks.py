@@ -12,7 +12,7 @@ from scipy import stats
 from analysis.diagnostics import findings
 from analysis.inputs.dataset import Rows, rows
 from analysis.text import numbers
-from analysis.values.blocks import Basin, Block, Clash, Dropped, Identified, Optimizer
+from analysis.values.blocks import NOT_DECAYED, Basin, Block, Clash, Dropped, Identified, Optimizer
 from analysis.values.study_result import Backtest, BacktestRun, Choice, Proposal, Recommendation
 from tests.analysis import studies
 from tests.analysis.verdicts import UNIDENTIFIED
@@ -63,8 +63,21 @@ def test_rows_that_were_dropped_are_counted() -> None:
     assert (first.code, first.level) == ("rows_dropped", "note")
     assert first.message == "3 of 6 runs were not used (2 failed, 1 mid_schedule)"
     assert (second.code, second.level) == ("mid_schedule", "warning")
-    assert second.message == "1 runs had not finished their learning-rate schedule"
+    assert second.message == "1 run had not finished its learning-rate schedule"
     assert codes(findings.data(SIX, [Dropped("a", "failed", "")])) == ["rows_dropped"]
+
+
+def test_trunks_are_told_from_runs_that_did_not_finish() -> None:
+    trunks = [Dropped(f"t{i}", "mid_schedule", NOT_DECAYED) for i in range(2)]
+    _, found = findings.data(SIX, trunks)
+    assert (found.code, found.level) == ("constant_rate", "note")
+    assert found.message == "2 runs ended at a constant learning rate and are not used"
+    assert found.advice.startswith("branches are used in place of their trunks")
+    cut = [Dropped(f"c{i}", "mid_schedule", "the schedule was cut off") for i in range(3)]
+    _, first, second = findings.data(SIX, [*cut, trunks[0]])
+    assert (first.code, first.level) == ("mid_schedule", "warning")
+    assert first.message == "3 runs had not finished their learning-rate schedule"
+    assert second.message == "1 run ended at a constant learning rate and is not used"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,11 @@ FULL: dict[str, Any] = {
          "the learning-rate schedule was not finished, which biases the loss upwards"),
         ({"schedule_complete": "0.0"}, "mid_schedule",
          "the learning-rate schedule was not finished, which biases the loss upwards"),
+        ({"schedule_complete": False, "schedule": "wsd"}, "mid_schedule",
+         "the learning-rate schedule was not finished, which biases the loss upwards"),
+        ({"schedule_complete": False, "schedule": "constant"}, "mid_schedule",
+         "the learning rate was constant to the end, so the loss has not come down"),
+        ({"schedule_complete": True, "schedule": "constant"}, "", ""),
         ({"schedule_complete": math.nan}, "", ""),
     ],
 )  # fmt: skip
@@ -48,6 +53,8 @@ def test_a_checkpoint_is_named_before_the_reason() -> None:
     said = judge({**FULL, "schedule_complete": False}, checkpoint="step 5 of run a")
     reason = "the learning-rate schedule was not finished, which biases the loss upwards"
     assert said == ("mid_schedule", f"step 5 of run a: {reason}")
+    trunk = judge({**FULL, "schedule_complete": False, "schedule": "constant"}, checkpoint="step 5 of run a")
+    assert trunk == said, "a checkpoint in the middle of a run says nothing of its end"
     assert [empty(cell) for cell in ("", math.nan, None, 0, "x")] == [True, True, False, False, False]
 
 
