@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 from tests.environment import python_path
 from tests.study.support.studies import LIMIT_SECONDS
-from tests.warm import Process, warm
+from tests.warm import Process, Warm, warm
 
 ROOT = Path(__file__).parents[1]
 TIMES = 20
@@ -42,3 +44,19 @@ def test_a_signal_to_one_that_has_ended_is_no_error() -> None:
     reading, _ = os.pipe()  # nobody has said yet that it ended
     with tempfile.TemporaryFile("w+") as out:
         Process(["gone"], gone.pid, out, out, reading).send_signal(signal.SIGINT)
+
+
+def test_threads_that_ask_at_once_share_one_process(tmp_path: Path) -> None:
+    """Two were made once, and the one that nobody kept ended its forks."""
+    together = Barrier(4)
+
+    def ask(year: int) -> tuple[Warm, str, int]:
+        together.wait()
+        warmed = warm("calendar", MEETING=tmp_path.name)
+        process = warmed.start("calendar", str(year), cwd=tmp_path, env=dict(os.environ))
+        return warmed, process.communicate(timeout=120)[0], process.wait()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(ask, range(2001, 2005)))
+    assert len({id(warmed) for warmed, _, _ in found}) == 1
+    assert [(said.split()[0], code) for _, said, code in found] == [(str(year), 0) for year in range(2001, 2005)]

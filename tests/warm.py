@@ -21,7 +21,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import IO, Any, NoReturn
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -30,6 +30,8 @@ MOST = 1 << 17
 READY, THREADED = b"ready", b"threaded"
 HARMLESS = {"jemalloc_bg_thd"}
 """Threads that mind forks by themselves: an allocator's."""
+ONE_AT_A_TIME = Lock()
+"""Held while `warm` looks for a process and makes it: of two that threads made at once, one would go with its forks."""
 
 
 class Process:
@@ -122,6 +124,7 @@ class Warm:
                 pass_fds=[theirs.fileno()],
             )
         self.pid = self._server.pid
+        self._asking = Lock()  # an answer is that of the request before it, whichever thread asked
         said = self._socket.recv(100)
         assert said, f"{modules} cannot be imported: exit code {self._server.wait()}"
         self._forks = said == READY
@@ -135,17 +138,23 @@ class Warm:
         ends = [out_end, err_end, status_end]
         text = json.dumps(request).encode()
         assert len(text) < MOST, f"{len(text)} bytes of arguments and environment"
-        socket.send_fds(self._socket, [text], ends)
-        for end in ends:
-            os.close(end)
-        said = self._socket.recv(100)
+        with self._asking:
+            socket.send_fds(self._socket, [text], ends)
+            for end in ends:
+                os.close(end)
+            said = self._socket.recv(100)
         assert said, f"no process to fork: it ended with exit code {self._server.wait()}"
         return Process([module, *words], int(said), os.fdopen(out), os.fdopen(err), status)
 
 
-@functools.cache
 def warm(*modules: str, **environment: str) -> Warm:
     """Return the one of this process that has imported these, with these variables; started when first asked for."""
+    with ONE_AT_A_TIME:
+        return _warm(*modules, **environment)
+
+
+@functools.cache
+def _warm(*modules: str, **environment: str) -> Warm:
     return Warm(modules, environment)
 
 
