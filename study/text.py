@@ -9,6 +9,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from train.spec.interrupts import deferred
+
 WIDTH = 80
 """Columns of texts for people; wider terminals widen tables only."""
 NARROWEST = 40
@@ -84,7 +86,8 @@ def spell_out() -> None:
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)  # a stream that stands in for one may have no encoding
         if reconfigure is not None:
-            reconfigure(errors="spelt")
+            with deferred():  # a stream that an exception leaves in the middle of this takes no text any more
+                reconfigure(errors="spelt")
 
 
 def _spelt(error: UnicodeError) -> tuple[str, int]:

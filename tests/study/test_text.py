@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import pty
+import signal
 import sys
 import termios
 
@@ -126,6 +128,42 @@ def test_an_encoding_without_a_character_fails_no_command(monkeypatch: pytest.Mo
     assert commands.main(["help"]) == 0
     print("███░ … é", flush=True)
     assert written.getvalue().decode("ascii").splitlines()[-1] == "###- ~ ?"
+
+
+def test_ctrl_c_leaves_streams_that_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    ascii_codec = codecs.lookup("ascii")
+    pressed: list[str] = []
+
+    def encoder(errors: str = "strict") -> codecs.IncrementalEncoder:
+        if errors == "spelt":
+            pressed.append(errors)
+            signal.raise_signal(signal.SIGINT)
+        return ascii_codec.incrementalencoder(errors)
+
+    found = codecs.CodecInfo(
+        ascii_codec.encode,
+        ascii_codec.decode,
+        ascii_codec.streamreader,
+        ascii_codec.streamwriter,
+        incrementalencoder=encoder,
+        incrementaldecoder=ascii_codec.incrementaldecoder,
+        name="pressed",
+    )
+
+    def search(name: str) -> codecs.CodecInfo | None:
+        return found if name == "pressed" else None
+
+    codecs.register(search)
+    try:
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="pressed", write_through=True)
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(KeyboardInterrupt):
+            terminal.spell_out()
+        stream.write("interrupted")
+    finally:
+        codecs.unregister(search)
+    assert pressed
+    assert stream.buffer.getvalue() == b"interrupted"
 
 
 @pytest.mark.parametrize(
