@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from analysis.inputs.provenance import Provenance
@@ -26,14 +26,18 @@ def page(
     figures: Sequence[Figure],
     kinds: Sequence[str] = (),
     found: Provenance | None = None,
+    *,
+    panels: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """Return the report as one HTML document that asks for nothing from outside.
 
     It links each figure's files, of these kinds, in the folder `figures` beside it. `found` is what the study's
-    records say of its runs.
+    records say of its runs. `panels`: the SVG elements of each figure by its name; drawn here where they are not given.
     """
     style = files("analysis.report").joinpath("style.css").read_text(encoding="utf-8")
-    body = _main(fit, rows, figures, kinds, found)
+    if panels is None:
+        panels = {figure.name: figure.inline() for figure in figures if figure.shown}
+    body = _main(fit, rows, figures, kinds=kinds, found=found, panels=panels)
     style += f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {canvas.dark_colours(body)} }} }}\n"
     title = f"{fit.study}: " + ("a law" if alone.is_alone(fit) else "what to train next")
     head = tag(
@@ -64,7 +68,13 @@ def head(fit: Fit) -> Html:
 
 
 def _main(
-    fit: Fit, rows: Sequence[Row], figures: Sequence[Figure], kinds: Sequence[str], found: Provenance | None
+    fit: Fit,
+    rows: Sequence[Row],
+    figures: Sequence[Figure],
+    *,
+    kinds: Sequence[str],
+    found: Provenance | None,
+    panels: Mapping[str, Sequence[str]],
 ) -> Html:
     single = alone.is_alone(fit)
     sections = [
@@ -96,7 +106,7 @@ def _main(
         tag("nav", *(tag("a", text, href=target) for target, text in links), aria_label="sections"),
         *_sections(first),
         *(tag("p", f"{f.title}. ", _files(f, kinds), class_="quiet") for f in apart),
-        *(_figure(figure, kinds) for figure in shown),
+        *(_figure(figure, kinds, panels[figure.name]) for figure in shown),
         *_sections(sections),
         tag(
             "footer",
@@ -112,15 +122,14 @@ def _sections(parts: Sequence[tuple[str, str, Html]]) -> list[Html]:
     return [tag("section", tag("h2", title), body, id=name) for name, title, body in parts]
 
 
-def _figure(figure: Figure, kinds: Sequence[str]) -> Html:
-    panels = [Html(text) for text in figure.inline()]
+def _figure(figure: Figure, kinds: Sequence[str], panels: Sequence[str]) -> Html:
     return tag(
         "section",
         tag("h2", figure.title),
         tag(
             "figure",
             tag("figcaption", formula.prose(figure.caption), " ", _files(figure, kinds), class_="caption"),
-            tag("div", *panels, class_="panels"),
+            tag("div", *map(Html, panels), class_="panels"),
             class_="single" if len(panels) == 1 else None,
         ),
         id=figure.name,

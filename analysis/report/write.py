@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.inputs import provenance
+from analysis.report import forked
 from analysis.report.figures import canvas, data
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Curve, Row
@@ -26,6 +27,14 @@ class Written:
 
     report: Path
     figures: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as it is written: its files' contents by kind, and each panel as an SVG element of the page."""
+
+    files: Mapping[str, bytes]
+    panels: tuple[str, ...]
 
 
 def figures(fit: Fit, rows: Sequence[Row], learning: Sequence[Curve] = ()) -> tuple[Figure, ...]:
@@ -48,16 +57,26 @@ def write(
     if runs is not None and not runs.is_dir():
         raise ValueError(f"runs={runs} is not a folder; give runs=runs/STUDY, or leave it out for no learning curves")
     learning = () if runs is None else data.read_curves(runs, rows)
-    drawn = figures(found, rows, learning)
-    written = tuple(path for figure in drawn for path in _write_figure(figure, out / FOLDER, kinds, size))
-    _remove_stale(out / FOLDER, written)
+    wanted, kinds = figures(found, rows, learning), (*kinds, "csv")
+    _load_matplotlib()
+    drawn = forked.each(lambda figure: draw(figure, kinds, size), wanted, forked.cores())
+    contents = {
+        out / FOLDER / f"{figure.name}.{kind}": content
+        for figure, made in zip(wanted, drawn, strict=True)
+        for kind, content in made.files.items()
+    }
+    for path, content in contents.items():
+        _put(path, content)
+    _remove_stale(out / FOLDER, contents)
     report = out / "report.html"
     origin = provenance.read(runs or Path(found.source))
-    _put(report, page(found, rows, drawn, (*kinds, "csv"), origin).encode())
-    return Written(report, written)
+    panels = {figure.name: made.panels for figure, made in zip(wanted, drawn, strict=True)}
+    _put(report, page(found, rows, wanted, kinds, origin, panels=panels).encode())
+    return Written(report, tuple(contents))
 
 
-def _write_figure(figure: Figure, folder: Path, kinds: Sequence[str], size: str) -> list[Path]:
+def draw(figure: Figure, kinds: Sequence[str], size: str) -> Drawn:
+    """Return a figure's files of these kinds, of one of canvas.SIZES, and its panels for the page."""
     sheet = figure.sized(size)
     make: dict[str, Callable[[], bytes]] = {
         "svg": lambda: sheet.svg(figure.name, transparent=False).encode(),
@@ -65,10 +84,15 @@ def _write_figure(figure: Figure, folder: Path, kinds: Sequence[str], size: str)
         "png": sheet.png,
         "csv": canvas.csv_text(figure.table).encode,
     }
-    paths = [folder / f"{figure.name}.{kind}" for kind in (*kinds, "csv")]
-    for path in paths:
-        _put(path, make[path.suffix[1:]]())
-    return paths
+    return Drawn({kind: make[kind]() for kind in kinds}, figure.inline() if figure.shown else ())
+
+
+def _load_matplotlib() -> None:
+    """Import what every figure is drawn with: each fork would do so for itself."""
+    from matplotlib.backends import backend_agg, backend_pdf, backend_svg
+    from matplotlib.figure import Figure as Canvas
+
+    del backend_agg, backend_pdf, backend_svg, Canvas
 
 
 def _remove_stale(folder: Path, written: Iterable[Path]) -> None:
