@@ -26,6 +26,8 @@ LEVEL = 1e-9
 """Curvatures below this share (of the loss, or of the other curvature) have their sign from rounding."""
 LEAST_SWEPT = 3
 """Levels of a setting that make a sweep, and that a parabola needs."""
+SHOWN = 0.0005
+"""Half of the last digit in which a finding gives exponents."""
 
 
 def __dir__() -> list[str]:
@@ -191,7 +193,10 @@ def laws(
 
 
 def _moves(runs: Any, window: float, params: str, rate: LawFit) -> list[Check]:
-    """Return a finding where half or twice the window moves the exponent of N by more than its standard error."""
+    """Return a finding where half or twice the window moves the exponent of N by more than its standard error.
+
+    A move that three digits do not show is none, be the error as small as rounding.
+    """
     spread = float(np.sqrt(rate.cov_params("delta")["p"]["p"]))
     texts = []
     for factor in (0.5, 2.0):
@@ -199,7 +204,7 @@ def _moves(runs: Any, window: float, params: str, rate: LawFit) -> list[Check]:
         other = other[other["status"] == "minimum"]
         if len(other) >= 4:
             p = float(fit_law(other, "learning_rate", loss="squared", resamples=0).params["p"])
-            if abs(p - rate.params["p"]) > spread:
+            if abs(p - rate.params["p"]) > max(spread, SHOWN):
                 texts.append(f"{p:.3f} at {100 * window * factor:g} %")
     if not texts:
         return []

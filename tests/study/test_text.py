@@ -153,6 +153,7 @@ def test_ctrl_c_leaves_streams_that_can_be_written_to(monkeypatch: pytest.Monkey
     def search(name: str) -> codecs.CodecInfo | None:
         return found if name == "pressed" else None
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     codecs.register(search)
     try:
         stream = io.TextIOWrapper(io.BytesIO(), encoding="pressed", write_through=True)
@@ -162,6 +163,7 @@ def test_ctrl_c_leaves_streams_that_can_be_written_to(monkeypatch: pytest.Monkey
         stream.write("interrupted")
     finally:
         codecs.unregister(search)
+        signal.signal(signal.SIGINT, before)
     assert pressed
     assert stream.buffer.getvalue() == b"interrupted"
 
