@@ -144,6 +144,10 @@ class Site(Protocol):
         """Return the most GPUs that a node of a partition has; 0: none, or not known."""
         return 0
 
+    def jobs_at_once(self, shape: JobSpec) -> int | None:
+        """Return how many jobs of this shape all nodes that they may use hold, if no one else does; None: not known."""
+        return None
+
     def longest_minutes(self, shape: JobSpec) -> int | None:
         """Return the longest time limit that a job of this shape may ask [minutes]; None where nothing limits it."""
         return None

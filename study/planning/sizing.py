@@ -6,8 +6,8 @@ config (train.spec.footprint). Both are rounded up to a few values, so that a st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of, load
@@ -16,7 +16,7 @@ from study.executors.job_spec import JobSpec
 from study.planning import packing
 from study.planning.estimate import Speed, on_gpu, rows, speed
 from study.planning.ranks import estimated_flops
-from study.planning.turns import alike, dealt, enough, longest_lane
+from study.planning.turns import alike, dealt, enough, longest_lane, shares, too_short
 from study.records.point import Point
 from study.storage.layout import StudyFolder
 from train.spec import mesh
@@ -39,6 +39,7 @@ class Sized:
     """One array's worth of points: their shape, their keys, and what it was sized from, in words.
 
     held: what each GPU of the largest point is planned to hold; None without GPUs. shared: who shares a GPU and why.
+    turns: why so many points follow each other in a job, where that was chosen.
     """
 
     shape: JobSpec
@@ -46,6 +47,15 @@ class Sized:
     why: str = ""
     held: Footprint | None = None
     shared: str = ""
+    turns: str = ""
+
+
+@dataclass
+class _Jobs:
+    """Points of one shape of jobs with their expected seconds of training; why they follow each other as they do."""
+
+    there: list[tuple[Point, float]] = field(default_factory=list)
+    turns: str = ""
 
 
 def parts(cluster: ClusterConfig) -> frozenset[str]:
@@ -68,7 +78,7 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
         return [_of(base, _in_turn(base, points)) if base.takes_turns else _of(base, points)] if points else []
     whole_jobs = base.takes_turns or "pack" in parts(cluster) or _chooses_points_per_job(cluster)
     kinds: dict[bool, Speed] = {}
-    by_shape: dict[JobSpec, list[tuple[Point, float]]] = {}
+    by_shape: dict[JobSpec, _Jobs] = {}
     for point, row in zip(points, rows(points, {}), strict=True):
         sized = packed(layout(cluster, point.config, site), point.config, site)
         gpu = sized.gpus_per_node > 0
@@ -77,21 +87,20 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
         seconds = replace(kinds[gpu], ranks=ranks(sized)).seconds(row)
         # Of points that follow each other, or were brought together here, only the whole job has a time.
         shape = size(sized, point.config, None if whole_jobs else seconds, site)
-        by_shape.setdefault(shape, []).append((point, seconds))
+        by_shape.setdefault(shape, _Jobs()).there.append((point, seconds))
     if whole_jobs:
         by_shape = _by_job(by_shape, cluster, site)
     for shape in by_shape:
         _refuse(shape, site)
     why = "; ".join(dict.fromkeys(said.why for said in kinds.values()))
-    return [_of(shape, [point for point, _ in there], why) for shape, there in by_shape.items()]
+    return [_of(shape, [point for point, _ in jobs.there], why, jobs.turns) for shape, jobs in by_shape.items()]
 
 
-def _by_job(
-    by_shape: Mapping[JobSpec, Sequence[tuple[Point, float]]], cluster: ClusterConfig, site: Site
-) -> dict[JobSpec, list[tuple[Point, float]]]:
+def _by_job(by_shape: Mapping[JobSpec, _Jobs], cluster: ClusterConfig, site: Site) -> dict[JobSpec, _Jobs]:
     """Return points by the shape of their jobs with its time, each job's together."""
-    found: dict[JobSpec, list[tuple[Point, float]]] = {}
-    for asked, there in _in_short_turns(by_shape, cluster):
+    found: dict[JobSpec, _Jobs] = {}
+    for asked, jobs in _in_short_turns(by_shape, cluster, site):
+        there = jobs.there
         shape = _no_emptier(asked, len(there)) if "pack" in parts(cluster) else asked
         seconds = [seconds for _, seconds in there]
         for places in (dealt if shape.takes_turns else alike)(seconds, shape.points):
@@ -99,7 +108,7 @@ def _by_job(
             whole = shape
             if "time" in parts(cluster):
                 whole = _timed(shape, _job_minutes([each for _, each in mine], shape, cluster), site)
-            found.setdefault(whole, []).extend(mine)
+            found.setdefault(whole, _Jobs(turns=jobs.turns)).there.extend(mine)
     return found
 
 
@@ -110,21 +119,29 @@ def _chooses_points_per_job(cluster: ClusterConfig) -> bool:
 
 
 def _in_short_turns(
-    by_shape: Mapping[JobSpec, Sequence[tuple[Point, float]]], cluster: ClusterConfig
-) -> Iterator[tuple[JobSpec, Sequence[tuple[Point, float]]]]:
-    """Yield the points of each shape; where it is to be chosen, those too short for a job of their own apart."""
-    for shape, there in by_shape.items():
-        if not _chooses_points_per_job(cluster) or shape.tasks > 1:
-            yield shape, there
-            continue
-        places, count = enough([seconds for _, seconds in there], shape.pack)
-        short = frozenset(places)
-        others = [each for place, each in enumerate(there) if place not in short]
-        if short:
-            turns = replace(shape, points_per_job=count) if count > shape.pack else shape
-            yield turns, [there[place] for place in places]
-        if others:
-            yield shape, others
+    by_shape: Mapping[JobSpec, _Jobs], cluster: ClusterConfig, site: Site
+) -> list[tuple[JobSpec, _Jobs]]:
+    """Return the points of each shape; where it is to be chosen, those too short for a job of their own apart."""
+    if not _chooses_points_per_job(cluster):
+        return list(by_shape.items())
+    short, longer = dict[JobSpec, _Jobs](), dict[JobSpec, _Jobs]()
+    for shape, jobs in by_shape.items():
+        for each in jobs.there:
+            kind = short if shape.tasks == 1 and too_short(each[1]) else longer
+            kind.setdefault(shape, _Jobs()).there.append(each)
+    taken = sum(-(-len(jobs.there) // shape.pack) for shape, jobs in longer.items())
+    work = [sum(seconds for _, seconds in jobs.there) for jobs in short.values()]
+    chosen: dict[JobSpec, list[tuple[JobSpec, _Jobs]]] = {}
+    for (shape, jobs), part in zip(short.items(), shares(work), strict=True):
+        at_once = site.jobs_at_once(shape)
+        room = None if at_once is None else int(max(0, min(at_once, cluster.array_parallelism) - taken) * part)
+        side_by_side = shape.pack if shape.pack_gpus == "own" else 1
+        turns = enough([seconds for _, seconds in jobs.there], shape.pack, side_by_side, room)
+        follow = replace(shape, points_per_job=turns.count) if turns.count > shape.pack else shape
+        chosen[shape] = [(follow, _Jobs(jobs.there, turns.why))]
+    for shape, jobs in longer.items():
+        chosen.setdefault(shape, []).append((shape, jobs))
+    return [each for shape in by_shape for each in chosen[shape]]
 
 
 def _no_emptier(shape: JobSpec, points: int) -> JobSpec:
@@ -151,13 +168,13 @@ def _timed(shape: JobSpec, expected: float, site: Site) -> JobSpec:
     return replace(shape, time_minutes=minutes if longest is None else min(minutes, longest))
 
 
-def _of(shape: JobSpec, points: Sequence[Point], why: str = "") -> Sized:
+def _of(shape: JobSpec, points: Sequence[Point], why: str = "", turns: str = "") -> Sized:
     held = None
     if shape.gpus_per_node:
         world = shape.nodes * shape.tasks_per_node
         needs = [footprint(p.config, mesh.axes(p.config.parallel, world), "cuda") for p in points]
         held = max(needs, key=lambda need: need.total)
-    return Sized(shape, tuple(point.key for point in points), why, held, _shared(shape, points))
+    return Sized(shape, tuple(point.key for point in points), why, held, _shared(shape, points), turns)
 
 
 def _shared(shape: JobSpec, points: Sequence[Point]) -> str:

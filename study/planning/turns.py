@@ -5,23 +5,67 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from study.text import counted
 
 WORK_SECONDS = 300.0
-"""Training that a job of short points has at least [s].
+"""Training that a job of short points has at least where no device would stand idle for it [s].
 
 On an H200 a job's first point begins to train 10 to 20 s after the job, and SLURM takes seconds more to start one
 (benchmarks/results/study_peers_gpu.txt): a tenth of such a job.
 """
+LEAST_SECONDS = 60.0
+"""Training that a job of short points has at least where a device would stand idle otherwise [s].
+
+The same start of at most 20 s is then at most a quarter of the job. Jobs start side by side, so the study still ends
+sooner; with less, most of what another device adds would be starts.
+"""
 
 
-def enough(seconds: Sequence[float], lanes: int) -> tuple[list[int], int]:
-    """Return which points are too short for a job of their own, by their places, and how many of them a job has.
+@dataclass(frozen=True)
+class Turns:
+    """How many short points a job has, and why so many, in words."""
 
-    seconds: training of each. lanes: points that run side by side in a job; it has at least as many.
+    count: int
+    why: str
+
+
+def too_short(seconds: float) -> bool:
+    """Return whether a point that trains for this long [s] is too short for a job of its own."""
+    return seconds < WORK_SECONDS
+
+
+def enough(seconds: Sequence[float], lanes: int, side_by_side: int, room: int | None) -> Turns:
+    """Return how many short points share a job: as many jobs as run at once, if each has work enough.
+
+    seconds: training of each. lanes: points that run side by side in a job; it has at least as many. side_by_side:
+    lanes that do not share their devices with others. room: jobs of these points that run at once; None: not known.
     """
-    short = [place for place, each in enumerate(seconds) if each < WORK_SECONDS]
-    jobs = math.ceil(sum(seconds[place] for place in short) / (WORK_SECONDS * lanes))
-    return short, max(lanes, -(-len(short) // max(1, jobs)))
+    work, least = sum(seconds), LEAST_SECONDS * side_by_side
+    fewest = max(1, math.ceil(work / (WORK_SECONDS * lanes)))
+    count, why = max(lanes, -(-len(seconds) // fewest)), f"up to {WORK_SECONDS:.0f} s in each"
+    if room is None:
+        why += ", as it is not known how many run at once"
+    elif room <= fewest:
+        why += f"; room for {room:,} at once"
+    else:
+        points = f" and {lanes} points" if lanes > 1 else ""
+        why = f"room for {room:,} at once, and each should have {least:.0f} s or more{points}"
+    for jobs in range(min(room or 0, len(seconds) // lanes, int(work // least)), fewest, -1):
+        each = -(-len(seconds) // jobs)
+        parts = dealt(seconds, each)
+        if all(len(part) >= lanes and sum(seconds[place] for place in part) >= least for part in parts):
+            count = each
+            break
+    made = counted(-(-len(seconds) // count), "job")
+    return Turns(count, f"{counted(len(seconds), 'short point')} with {work:,.0f} s of training in {made}: {why}")
+
+
+def shares(work: Sequence[float]) -> list[float]:
+    """Return which part of the jobs that run at once is for each group of short points, by its training [s]."""
+    whole = sum(work)
+    return [each / whole if whole else 1.0 for each in work]
 
 
 def dealt(sizes: Sequence[float], points: int) -> list[list[int]]:

@@ -46,7 +46,7 @@ def scripts(
 def asked(sized: Sequence[Sized]) -> str:
     """Return what the jobs would ask for together, and how each kind was sized."""
     hours: dict[str, float] = defaultdict(float)
-    lines = []
+    lines, told = list[str](), set[str]()
     for one in sized:
         unit = cost.GPU if one.shape.gpus else cost.CORE
         jobs = one.shape.jobs(len(one.keys))
@@ -54,6 +54,9 @@ def asked(sized: Sequence[Sized]) -> str:
         hours[unit] += jobs * each
         several = "jobs" if jobs != 1 else "job"
         lines.append(f"  {jobs:,} {several}{_points(one)} of {described(one.shape)}: {jobs * each:,.4g} {unit}")
+        if one.turns and one.turns not in told:
+            told.add(one.turns)
+            lines.append(f"    {one.turns}")
         if one.shared:
             lines.append(f"    {one.shared}")
         if one.held is not None:

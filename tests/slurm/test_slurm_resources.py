@@ -143,6 +143,9 @@ def test_what_can_never_start_is_refused_and_a_dry_run_says_when_jobs_would(gpus
     assert "0.06667 GPU-hours" in said
     assert "SLURM would start the first job at" in said
     assert "study.gpu_hours=1: 0 GPU-hours used" in said
+    short = ("cluster.auto=[points_per_job]", "budget.tokens=12000000", "seed=range(16)")
+    said = gpus.sweep("study.name=never", *TINY, *GPU, *short, "dry_run=true")
+    assert "in 8 jobs: room for 8 at once, and each should have 60 s or more" in said
     assert not (gpus.folder / "runs").exists()
 
 

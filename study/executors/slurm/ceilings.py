@@ -43,16 +43,29 @@ def beyond(shape: JobSpec, allowed: Limits) -> str | None:
 
 def ceilings(shape: JobSpec, allowed: Limits) -> list[Ceiling]:
     """Return the most that one job may ask where it asks to be run, as far as anything says it. Pure."""
-    if not allowed.controller.enforced:
-        return []
-    asked = Asked(allowed.user, shape.account, shape.partition, shape.qos)
-    counted, levels = holding(allowed.accounts, allowed.partitions, asked)
+    counted, levels = _holding(shape, allowed)
     return [*_of_one_job(counted, levels), *_of_groups(counted, levels)]
+
+
+def jobs_at_once(shape: JobSpec, allowed: Limits) -> int | None:
+    """Return how many jobs of this shape may run at once by what all jobs together may use; None: no limit. Pure.
+
+    Limits of nodes are passed over: jobs that share a node use it once.
+    """
+    groups = [one for one in _of_groups(*_holding(shape, allowed)) if one.resource not in ("node", WALL)]
+    return min((one.most // asks for one in groups if (asks := _asks(shape, one.resource))), default=None)
 
 
 def longest(shape: JobSpec, allowed: Limits) -> int | None:
     """Return the longest time limit that a job may ask [minutes]; None where nothing limits it."""
     return min((one.most for one in ceilings(shape, allowed) if one.resource == WALL), default=None)
+
+
+def _holding(shape: JobSpec, allowed: Limits) -> tuple[Sequence[Association], Sequence[Qos]]:
+    """Return the associations and the QOS that hold for a job where it asks to be run; none if none is enforced."""
+    if not allowed.controller.enforced:
+        return [], []
+    return holding(allowed.accounts, allowed.partitions, Asked(allowed.user, shape.account, shape.partition, shape.qos))
 
 
 def _of_one_job(counted: Sequence[Association], levels: Sequence[Qos]) -> Iterator[Ceiling]:

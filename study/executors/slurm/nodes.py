@@ -66,6 +66,25 @@ class Site:
         """Return the most GPUs that a node of a partition has; 0: none, or not known."""
         return max((n.gpus for n in self.of(partition)), default=0)
 
+    def jobs_at_once(self, shape: JobSpec) -> int | None:
+        """Return how many jobs of this shape all nodes that they may use hold, if no one else does; None: not known.
+
+        Of several partitions the largest counts, and nodes that are down count too. A job of several nodes has all of
+        its nodes in one partition. What the user's associations and QOS allow all jobs together bounds the number.
+        """
+        wanted = _features(shape.constraint)
+        if not self.complete or (shape.constraint is not None and wanted is None):
+            return None
+        places: dict[str, int] = {}
+        for nodes in self.of(shape.partition):
+            if (wanted or frozenset()) <= nodes.features:
+                places[nodes.partition] = places.get(nodes.partition, 0) + nodes.count * _room(shape, nodes)
+        if not places:
+            return None
+        together = ceilings.jobs_at_once(shape, self.allowed)
+        most = max(places.values()) // shape.nodes
+        return most if together is None else min(most, together)
+
     def longest_minutes(self, shape: JobSpec) -> int | None:
         """Return the longest time limit that a job may ask, by its partition, account and QOS [minutes]."""
         most = [limit for limit in (ceilings.longest(shape, self.allowed),) if limit]
@@ -115,6 +134,14 @@ def never(shape: JobSpec, site: Site) -> str | None:
             )
         there = able
     return _too_large(shape, there, where) or _too_long(shape, there, where) or _too_many(shape, there, where)
+
+
+def _room(shape: JobSpec, node: Nodes) -> int:
+    """Return how many jobs of this shape a node holds, each with the share of one node."""
+    each = [node.cores // (shape.tasks_per_node * shape.job_cpus_per_task)]
+    each += [node.gpus // shape.job_gpus_per_node] if shape.job_gpus_per_node else []
+    each += [int(node.mem_gb * 1.001 / shape.job_mem_gb)] if shape.job_mem_gb else []
+    return min(each)
 
 
 def _too_large(shape: JobSpec, there: tuple[Nodes, ...], where: str) -> str | None:

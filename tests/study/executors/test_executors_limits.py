@@ -11,7 +11,7 @@ import pytest
 from study.executors.base import Answer, Limit
 from study.executors.job_spec import JobSpec
 from study.executors.slurm import limits, parse_limits, site
-from study.executors.slurm.ceilings import beyond
+from study.executors.slurm.ceilings import beyond, jobs_at_once
 from study.executors.slurm.limits import Accounts, Asked, Association, Controller, Limits, Partitions, Qos, Queue
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, RecordedFailure
@@ -324,6 +324,23 @@ def test_a_job_beyond_what_accounting_allows_is_refused_with_what_would_fit(
 def test_what_is_not_limited_or_not_said_refuses_nothing(shape: JobSpec, seen: Limits, said: str | None) -> None:
     found = beyond(shape, seen)
     assert (found is None) if said is None else said in (found or ""), found
+
+
+@pytest.mark.parametrize(
+    ("shape", "seen", "count"),
+    [
+        (JobSpec(), ROOT, 7),  # cores of the account
+        (JobSpec(cpus_per_task=2), ROOT, 3),
+        (JobSpec(mem_gb=2), ROOT, 4),  # 8 GB of the account
+        (JobSpec(nodes=2), ROOT, 3),  # by cores; jobs may share the three nodes
+        (JobSpec(qos="small"), ROOT, 4),  # cores of the user, fewer than the five of all
+        (JobSpec(gpus_per_node=2), TIGHT, None),  # at most 8 in one job
+        (JobSpec(), replace(ROOT, controller=Controller(enforced=False)), None),
+        (JobSpec(), Limits(), None),
+    ],
+)
+def test_jobs_at_once_are_bounded_by_what_all_together_may_use(shape: JobSpec, seen: Limits, count: int | None) -> None:
+    assert jobs_at_once(shape, seen) == count
 
 
 def test_a_limit_of_the_account_above_holds_and_a_qos_goes_before_it() -> None:

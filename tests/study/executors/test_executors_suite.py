@@ -102,6 +102,7 @@ def test_a_refusal_says_whether_it_may_have_been_submitted(tmp_path: Path, monke
 def test_limits_and_the_site_refuse_nothing_that_is_not_known(executor: Executor, tmp_path: Path) -> None:
     limits, site = executor.limits(tmp_path / "limits.json", 0.0), executor.site()
     assert not limits.problem and limits.tightest(JobSpec()) is None
+    assert site.jobs_at_once(JobSpec()) is None
     assert site.check(JobSpec()) is None and site.longest_minutes(JobSpec()) is None and site.gpus_per_node(None) == 0
 
 

@@ -168,6 +168,30 @@ def test_a_job_that_could_never_start_is_told_what_would_fit(changed: dict[str, 
     assert (why is None) if says is None else (why is not None and says in why), why
 
 
+@pytest.mark.parametrize(
+    ("changed", "count"),
+    [
+        ({"gpus_per_node": 1}, 36),  # four nodes of eight and one of four
+        ({"gpus_per_node": 1, "cpus_per_task": 16}, 18),  # four and two for their cores
+        ({"gpus_per_node": 1, "mem_gb": 125.0}, 18),  # four and two for their memory
+        ({"gpus_per_node": 1, "pack": 2}, 18),
+        ({"gpus_per_node": 1, "pack": 2, "pack_gpus": "mps"}, 36),
+        ({"gpus_per_node": 8}, 4),
+        ({"gpus_per_node": 8, "nodes": 2}, 2),
+        ({"gpus_per_node": 1, "constraint": "v100"}, 4),
+        ({"gpus_per_node": 1, "constraint": "[rack1|rack2]"}, None),
+        ({"gpus_per_node": 1, "partition": "cpu"}, 0),
+        ({"partition": "cpu"}, 320),
+        ({"partition": "cpu,gpu"}, 320),  # nodes may be in both
+        ({"partition": "other"}, None),
+    ],
+)
+def test_it_is_known_how_many_jobs_the_nodes_hold(changed: dict[str, object], count: int | None) -> None:
+    shape = replace(JobSpec(), **changed)  # type: ignore[arg-type]
+    assert SITE.jobs_at_once(shape) == count
+    assert replace(SITE, complete=False).jobs_at_once(shape) is None
+
+
 def run_of(width: int = 256, **changed: object) -> RunConfig:
     base = RunConfig()
     config = replace(base, model=replace(base.model, width=width), budget=BudgetConfig(tokens=10**7))

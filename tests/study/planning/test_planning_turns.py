@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of
 from study.executors.job_spec import JobSpec
-from study.executors.slurm.nodes import Site
+from study.executors.slurm.nodes import Nodes, Site
 from study.planning import sizing
 from study.planning.estimate import CPU_FLOPS, rows
-from study.planning.turns import WORK_SECONDS, dealt, enough, longest_lane
+from study.planning.turns import LEAST_SECONDS, WORK_SECONDS, dealt, enough, longest_lane, shares, too_short
 from study.records.point import Point, point
 from study.storage.layout import StudyFolder
 from study.sweep import dry_run
@@ -48,32 +48,74 @@ def test_a_lane_takes_the_next_point_when_it_is_free(seconds: list[float], lanes
 
 
 @pytest.mark.parametrize(
-    ("seconds", "lanes", "short", "count"),
+    ("seconds", "lanes", "side_by_side", "room", "count"),
     [
-        ([30.0] * 20, 1, list(range(20)), 10),  # two jobs of five minutes
-        ([30.0] * 21, 1, list(range(21)), 7),  # three, rather than one of more
-        ([7.0, 20.0, 67.0, 200.0, 667.0], 1, [0, 1, 2, 3], 4),
-        ([299.0, 299.0, 300.0], 1, [0, 1], 1),
-        ([30.0] * 20, 2, list(range(20)), 20),  # two lanes are through with them in five minutes
-        ([30.0], 4, [0], 4),
-        ([600.0, 900.0], 1, [], 1),
-        ([], 1, [], 1),
+        ([30.0] * 20, 1, 1, None, 10),  # two jobs of five minutes
+        ([30.0] * 21, 1, 1, None, 7),  # three, rather than one of more
+        ([7.0, 20.0, 67.0, 200.0], 1, 1, None, 4),
+        ([299.0, 299.0], 1, 1, None, 1),
+        ([30.0] * 20, 2, 2, None, 20),  # two lanes are through with them in five minutes
+        ([30.0], 4, 4, None, 4),
+        ([30.0] * 20, 1, 1, 2, 10),  # as without knowing
+        ([30.0] * 20, 1, 1, 4, 5),  # 150 s in each of four
+        ([30.0] * 20, 1, 1, 100, 2),  # 60 s in each of ten
+        ([30.0] * 20, 1, 1, 9, 3),  # seven: nine would leave some with 90 s and one with 60
+        ([20.0] * 15, 1, 1, 2, 8),  # 160 and 140 s
+        ([2.0] * 15, 1, 1, 2, 15),  # half a minute is not worth two starts
+        ([100.0, 10.0, 10.0], 1, 1, 2, 3),  # whoever has not the long one has 20 s
+        ([20.0] * 15, 4, 1, 2, 8),  # four share each of two GPUs
+        ([20.0] * 15, 4, 4, 2, 15),  # four GPUs each: 75 s in a lane of one job, 40 in one of two
+        ([60.0] * 5, 4, 1, 2, 5),  # the second of two would leave lanes without a point
+        ([30.0] * 20, 1, 1, 0, 10),
     ],
 )
-def test_short_points_are_so_many_in_a_job_that_it_has_work(
-    seconds: list[float], lanes: int, short: list[int], count: int
+def test_short_points_are_so_many_in_a_job_that_jobs_have_work_and_devices_have_jobs(
+    seconds: list[float], lanes: int, side_by_side: int, room: int | None, count: int
 ) -> None:
-    assert enough(seconds, lanes) == (short, count)
+    assert enough(seconds, lanes, side_by_side, room).count == count
 
 
-@given(st.lists(st.floats(0.01, 2 * WORK_SECONDS), max_size=40), st.integers(1, 4))
-def test_jobs_of_short_points_have_work_and_not_much_more(seconds: list[float], lanes: int) -> None:
-    short, count = enough(seconds, lanes)
-    assert all((seconds[place] < WORK_SECONDS) == (place in short) for place in range(len(seconds)))
-    jobs = -(-len(short) // count)
-    work = sum(seconds[place] for place in short)
-    assert work <= jobs * count * WORK_SECONDS, "none is expected to have more than its points could need"
-    assert (jobs - 1) * lanes * WORK_SECONDS <= work + 1e-6, "no more jobs than there is work for"
+@pytest.mark.parametrize(
+    ("lanes", "room", "why"),
+    [
+        (1, None, "1 job: up to 300 s in each, as it is not known how many run at once"),
+        (1, 1, "1 job: up to 300 s in each; room for 1 at once"),
+        (1, 2, "2 jobs: room for 2 at once, and each should have 60 s or more"),
+        (4, 3, "3 jobs: room for 3 at once, and each should have 60 s or more and 4 points"),
+        (8, 2, "1 job: room for 2 at once, and each should have 60 s or more and 8 points"),
+    ],
+)
+def test_it_is_said_why_a_job_has_so_many_points(lanes: int, room: int | None, why: str) -> None:
+    found = enough([20.0] * 15, lanes, 1, room).why
+    assert found == f"15 short points with 300 s of training in {why}"
+
+
+@given(
+    st.lists(st.floats(0.01, WORK_SECONDS, exclude_max=True), min_size=1, max_size=40),
+    st.integers(1, 4),
+    st.booleans(),
+    st.none() | st.integers(0, 50),
+)
+def test_jobs_of_short_points_have_work_and_not_much_more(
+    seconds: list[float], lanes: int, own: bool, room: int | None
+) -> None:
+    assert all(map(too_short, seconds))
+    side_by_side = lanes if own else 1
+    count, plain = enough(seconds, lanes, side_by_side, room).count, enough(seconds, lanes, side_by_side, None).count
+    jobs, fewest = dealt(seconds, count), -(-len(seconds) // plain)
+    assert lanes <= count <= plain, "what is known makes more jobs, not fewer"
+    assert sum(seconds) <= len(jobs) * count * WORK_SECONDS, "none is expected to have more than its points could need"
+    assert (fewest - 1) * lanes * WORK_SECONDS <= sum(seconds) + 1e-6, "no more jobs than there is work for"
+    if len(jobs) > fewest:
+        assert room is not None and len(jobs) <= room, "no more jobs than run at once"
+        for places in jobs:
+            assert len(places) >= lanes, "each lane has a point"
+            assert sum(seconds[place] for place in places) >= LEAST_SECONDS * side_by_side
+
+
+def test_groups_of_short_points_share_what_runs_at_once_by_their_work() -> None:
+    assert shares([30.0]) == [1.0] and shares([]) == []
+    assert shares([30.0, 10.0]) == [0.75, 0.25]
 
 
 def points(*tokens: int) -> list[Point]:
@@ -123,6 +165,32 @@ def test_short_points_follow_each_other_in_jobs_and_long_ones_have_their_own(tmp
     here = replace(auto, executor="local")
     (local,) = sizing.job_specs(StudyFolder(tmp_path), made, here, Site())
     assert local.shape.points == 1, "they follow each other in its slots"
+
+
+def test_jobs_of_short_points_are_as_many_as_run_at_once(tmp_path: Path) -> None:
+    """Four nodes of two cores; one of them with two GPUs."""
+    made = points(*(128 * 65 * each for each in (100, 100, 100, 100, 100, 100)))  # about [s]
+    node = Nodes("cpu", True, 4, 2, 64.0, 0, frozenset(), None, None)
+    cpu = Site((node, replace(node, partition="gpu", default=False, count=1, gpus=2)), True)
+    auto = replace(SLURM, auto=("points_per_job",))
+
+    def count(site: Site, more: int = 0, **changed: Any) -> int | None:
+        long = points(*(128 * 65 * (500 + each) for each in range(more)))
+        found = sizing.job_specs(StudyFolder(tmp_path), [*made, *long], replace(auto, **changed), site)
+        short = next(one for one in found if set(one.keys) == {each.key for each in made})
+        assert bool(short.turns) and all(not one.turns for one in found if one is not short)
+        return short.shape.points_per_job
+
+    assert count(Site()) == 3, "two of five minutes"
+    assert count(cpu) is None, "six of 100 s beside each other, for eight cores"
+    assert count(cpu, cpus_per_task=2) == 2, "four nodes: three jobs of two, rather than four of which two have one"
+    assert count(cpu, more=4) == 2, "four cores are left"
+    assert count(cpu, more=8) == 3, "all are taken"
+    assert count(cpu, partition="gpu") == 3, "it has one node"
+    assert count(cpu, array_parallelism=1) == 3
+    assert count(cpu, constraint="a|b") == 3, "which nodes these are is not known"
+    said = dry_run.asked(sizing.job_specs(StudyFolder(tmp_path), made, replace(auto, cpus_per_task=2), cpu))
+    assert "    6 short points with 592 s of training in 3 jobs: room for 4 at once, and each" in said
 
 
 def test_points_of_several_processes_have_jobs_of_their_own(tmp_path: Path) -> None:
