@@ -81,8 +81,8 @@ def run_ranks(
 ) -> Ended:
     """Start the ranks, call `watch` every `poll` seconds while they run, and return how they ended.
 
-    Ranks that outlive a failed one by `grace` seconds are killed, and all of them after `most_seconds`, or where
-    `watch` raises.
+    Ranks that outlive a failed one by `grace` seconds are killed, and all of them after `most_seconds`, where `watch`
+    raises, or when this process dies.
     """
     base = job_environment(os.environ) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting_port())}
     base |= {"WORLD_SIZE": str(launch.ranks), "OMP_NUM_THREADS": "1"}
@@ -94,7 +94,9 @@ def run_ranks(
     try:
         for rank in range(launch.ranks):
             mine = base | {"RANK": str(rank), "LOCAL_RANK": str(rank), **launch.environment.get(rank, {})}
-            processes[rank] = spawn(command, mine, launch.log(rank), launch.log(rank))
+            log = launch.log(rank)
+            # The trainer answers SIGTERM at its next step, which is minutes away while it builds a large model.
+            processes[rank] = spawn(command, mine, log, log, orphaned=signal.SIGKILL)
         limit = began + most_seconds
         while len(at) < launch.ranks:
             watch(processes)

@@ -172,10 +172,12 @@ def spawn(
     stdout: Path | None = None,
     stderr: Path | None = None,
     inherit: Sequence[int] = (),
+    *,
+    orphaned: signal.Signals = signal.SIGTERM,
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own that gets SIGTERM when this one dies, its output added to these files.
+    """Start a process in a session of its own, its output added to these files.
 
-    Without files it says what it says where this one does.
+    Without files it says what it says where this one does. orphaned: the signal that it gets when this process dies.
     """
     with contextlib.ExitStack() as files:
         return subprocess.Popen(
@@ -186,7 +188,7 @@ def spawn(
             env=dict(environment),
             start_new_session=True,
             pass_fds=tuple(inherit),
-            preexec_fn=die_with_parent(),  # noqa: PLW1509 - its callers have one thread
+            preexec_fn=die_with_parent(orphaned),  # noqa: PLW1509 - its callers have one thread
         )
 
 
@@ -198,15 +200,15 @@ def kill(processes: Mapping[int, Started]) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def die_with_parent() -> Callable[[], None]:
-    """Return what a child calls before exec, so that the kernel sends it SIGTERM when its parent dies in any way."""
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+    """Return what a child calls before exec, so that the kernel sends it a signal when its parent dies in any way."""
     prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()
 
     def prepare() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
     return prepare
 

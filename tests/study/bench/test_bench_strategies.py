@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from study.__main__ import main
@@ -38,8 +40,9 @@ from study.bench.trainer_ranks import Launch, run_ranks
 from study.config.single import composed
 from study.diagnosis.of_traces import read_traces
 from study.diagnosis.windows import window_of
+from study.process.children import job_environment
 from tests.study.commands.test_commands_shown import documented
-from tests.study.support.studies import LIMIT_SECONDS
+from tests.study.support.studies import LIMIT_SECONDS, wait_until
 from train.spec.accounting.step import sheet
 from train.spec.communication.step import step_messages
 from train.spec.counts import params
@@ -323,6 +326,27 @@ def test_ranks_that_outlive_another_are_ended(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("STUDY_TRAINER", shlex.join([sys.executable, "-c", "import time; time.sleep(600)"]))
     done = run_ranks(Launch(tmp_path, 2), grace=600, most_seconds=0.5)
     assert all(re.fullmatch(r"still running after [\d.]+ s, ended from outside", rank.how) for rank in done.ranks)
+
+
+def test_ranks_end_with_a_command_that_is_killed_outright(tmp_path: Path) -> None:
+    code = "import os, signal, sys, time; signal.signal(15, lambda *_: None); "
+    code += "open(os.environ['RANK'], 'w').write(str(os.getpid()) + chr(10)); time.sleep(600); time.sleep(600)"
+    command = "from pathlib import Path; from study.bench.trainer_ranks import Launch, run_ranks; "
+    command += f"run_ranks(Launch(Path({str(tmp_path)!r}), 2))"
+    environment = {**job_environment(os.environ), "STUDY_TRAINER": shlex.join([sys.executable, "-c", code])}
+
+    def ranks() -> list[int]:
+        said = [path.read_text() for path in (tmp_path / "0", tmp_path / "1") if path.exists()]
+        return [int(pid) for pid in said if pid.endswith("\n")]
+
+    with subprocess.Popen([sys.executable, "-c", command], cwd=tmp_path, env=environment) as process:
+        wait_until("both ranks train and do not heed SIGTERM", lambda: len(ranks()) == 2)
+        process.kill()
+    try:
+        wait_until("the ranks have ended", lambda: not any(psutil.pid_exists(pid) for pid in ranks()))
+    finally:
+        for pid in filter(psutil.pid_exists, ranks()):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_rank_that_hangs_is_told_to_and_the_run_goes_on(
