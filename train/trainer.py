@@ -7,6 +7,7 @@ them. The wall clock decides when checkpoints and progress lines happen, never w
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from train.precision.history import History
 from train.precision.loss_scaler import LossScaler
 from train.runtime.compile import Compilation
 from train.runtime.distributed import World
+from train.runtime.gpu_share import TimeShare
 from train.runtime.liveness import Liveness
 from train.runtime.signals import StopFlag
 from train.runtime.step_graph import Values
@@ -125,6 +127,7 @@ class Trainer:
                    "recorded": self.recorder},
         )  # fmt: skip
         self.before_update = self.checkpoints.before_update
+        self.share = TimeShare(os.environ if self.device.type == "cuda" else {})
         self.liveness = Liveness(self.state, self.world, self.config.runtime, self.folder)
         resumed = self.checkpoints.restore()
         resume_path(self.state, self.monitor, self.recorder)
@@ -261,7 +264,7 @@ class Trainer:
     def _judge(self, everything: bool = False) -> None:
         """Record the losses and times that have arrived, and act on spikes and non-finite values."""
         for stamp, (loss, norm, *others), seconds in self.deferred.arrived(everything):
-            self.state.seconds["train"] += seconds
+            self.share.add(self.state.seconds, seconds)
             self.liveness.took(seconds, stamp.times.seconds() if stamp.record else None)
             if math.isfinite(loss):  # an outcome says numbers, also where the last step was skipped
                 self.state.train_loss = loss
@@ -284,7 +287,7 @@ class Trainer:
         if not self.checkpoints.back_to(spike):
             self.recorder.say(f"step {stamp.step}: no checkpoint is older than step {spike}: the run continues")
             return False
-        seconds["train"] += self.deferred.forget()
+        self.share.add(seconds, self.deferred.forget())
         # What the checkpoint does not know: that the run has been further, and must not read those rows again.
         state.seconds, state.sequences = seconds, stamp.sequences
         self.monitor.spikes = spikes

@@ -114,12 +114,21 @@ class WarmLane:
 class Queue:
     """The points of a job on their way through its lanes, in order: each lane takes the next one when it is free."""
 
-    def __init__(self, study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], lanes: Sequence[Lane]) -> None:
+    def __init__(
+        self,
+        study: StudyFolder,
+        batch: ledger.Batch,
+        keys: Sequence[str],
+        lanes: Sequence[Lane],
+        tell: Callable[[Sequence[int]], None] = lambda busy: None,
+    ) -> None:
+        """tell: is told which lanes have a point, by their places, when that changes."""
         self._study, self._batch = study, batch
         self._waiting = deque(enumerate(keys))
         self._lanes, self._free = lanes, list(reversed(lanes))
         self._running: dict[str, tuple[Started, Lane]] = {}
         self._signalled: set[str] = set()
+        self._tell, self._told = tell, list[int]()
         self.codes: list[int] = []
         """Exit codes of the points that have ended."""
 
@@ -152,6 +161,10 @@ class Queue:
             process = lane.start(slot)
             self._running[key] = process, lane
             signals.watch(process)
+        busy = [place for place, lane in enumerate(self._lanes) if lane not in self._free]
+        if busy != self._told:
+            self._told = busy
+            self._tell(busy)
         if signals.received or not self._waiting:
             for lane in self._free:
                 lane.retire()

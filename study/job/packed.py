@@ -13,8 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from study.failures.kinds import INTERRUPTED, Evidence, Kind, classify
 from study.job.attempt import JOB_BEGAN, left_of
@@ -22,8 +24,9 @@ from study.job.lanes import FreshLane, Lane, LaneShare, Queue, WarmLane
 from study.process.children import Signals
 from study.records import ledger
 from study.status.states import TURN_NEVER_CAME
+from study.storage.files import write_atomic
 from study.storage.layout import StudyFolder
-from train.spec.gpu_share import VARIABLE
+from train.spec.gpu_share import SHARED_BY, VARIABLE
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -37,35 +40,66 @@ def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Sig
     began = time.monotonic()
     keys = batch.of_task(index)
     stays = batch.takes_turns and bool(batch.resources.get("warm", True))
-    with multi_process_service(batch.resources.get("pack_gpus") == "mps") as variables:
+    how = batch.resources.get("pack_gpus")
+    with multi_process_service(how == "mps") as variables, _notes(how in ("slices", "mps")) as notes:
         begin = {JOB_BEGAN: repr(began)} if batch.takes_turns else {}
-        lanes: list[Lane] = [
-            (WarmLane if stays else FreshLane)(study, batch, index, share)
-            for share in lane_shares(batch, len(keys), {**os.environ, **variables, **begin}, bool(variables))
-        ]
-        queue = Queue(study, batch, keys, lanes)
+        parts = lane_shares(batch, len(keys), {**os.environ, **variables, **begin}, bool(variables), notes)
+        lanes: list[Lane] = [(WarmLane if stays else FreshLane)(study, batch, index, part) for part in parts]
+        queue = Queue(study, batch, keys, lanes, lambda busy: say_who_shares(parts, busy))
         queue.run(signals)
     if queue.waiting:
         _hand_back(study, batch, queue.waiting, signals, began)
     return exit_code([*queue.codes, *([INTERRUPTED] if queue.waiting else [])])
 
 
-def lane_shares(batch: ledger.Batch, points: int, environment: dict[str, str], behind_service: bool) -> list[LaneShare]:
-    """Return what each lane of a job has; no more lanes than it has points."""
+def lane_shares(
+    batch: ledger.Batch, points: int, environment: dict[str, str], behind_service: bool, notes: Path | None = None
+) -> list[LaneShare]:
+    """Return what each lane of a job has; no more lanes than it has points.
+
+    notes: a folder in which it is said how many points share each GPU.
+    """
     shape, count = batch.resources, min(batch.lanes, points)
     cores = shares(sorted(os.sched_getaffinity(0)), batch.lanes, int(shape.get("cpus_per_task") or 1))
     visible = numbered(environment.get(DEVICES)) if behind_service else environment.get(DEVICES)
     how = shape.get("pack_gpus")
     gpus = devices(visible, count, int(shape.get("gpus_per_node") or 0), how)
-    part = {}
-    if gpus is not None and how != "own":  # of a lane that stays empty too: who shares what does not depend on others
-        each = math.ceil(batch.lanes / len((visible or "").split(",")))
+    part, there = {}, len((visible or "").split(","))
+    if gpus is not None and how != "own":  # of a lane that stays empty too: what memory each has is settled before
+        each = math.ceil(batch.lanes / there)
         part = {VARIABLE: repr(1 / each)} if each > 1 else {}
     made = []
     for lane in range(count):
         own = {} if gpus is None else {DEVICES: gpus[lane]}
+        own |= {SHARED_BY: str(notes / str(lane % there))} if part and notes is not None else {}
         made.append(LaneShare({**environment, **part, **own}, cores[lane] if cores else ()))
     return made
+
+
+@contextmanager
+def _notes(wanted: bool) -> Iterator[Path | None]:
+    """Yield a folder of this host for what points of the job say to each other; None: none is wanted, or to be had."""
+    folder = None
+    if wanted:
+        with suppress(OSError):
+            folder = Path(tempfile.mkdtemp(prefix="gpus-", dir=os.environ.get("TMPDIR")))
+    try:
+        yield folder
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def say_who_shares(parts: Sequence[LaneShare], busy: Sequence[int]) -> None:
+    """Say how many points there are now on each GPU that lanes share, to those that measure their own speed.
+
+    busy: lanes that have a point.
+    """
+    places = [part.environment.get(SHARED_BY) for part in parts]
+    counts = Counter(places[lane] for lane in busy)
+    for place in {place for place in places if place is not None}:
+        with suppress(OSError):  # then they take it that all lanes are busy
+            write_atomic(Path(place), f"{counts[place]}\n")
 
 
 def _hand_back(study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], signals: Signals, began: float) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from train.metrics.validation import bits_per_byte
 from train.runtime.files import write_atomic
+from train.runtime.gpu_share import GPU_SECONDS
 from train.spec.config import RunConfig
 from train.spec.counts import FLOP_RULE, flops_per_token, params
 from train.spec.gpu_share import share
@@ -72,7 +73,13 @@ def write(
     }
     if device.type == "cuda" and torch.cuda.is_available():
         described["device_name"] = torch.cuda.get_device_name(device)
-    part = share(os.environ) if device.type == "cuda" else 1.0
-    if part < 1:  # of the GPU while it ended: others ran beside it
-        described["gpu_share"] = part
+    part = _share(reached) if device.type == "cuda" else 1.0
+    if part < 1:
+        described["gpu_share"] = round(part, 4)
     write_atomic(folder / "outcome.json", json.dumps(described, indent=1, allow_nan=False) + "\n")
+
+
+def _share(reached: TrainState) -> float:
+    """Return the part of its GPU's time that a run had while it trained, on average."""
+    whole, trained = reached.seconds.get(GPU_SECONDS), reached.seconds["train"]
+    return share(os.environ) if whole is None or trained <= 0 else whole / trained

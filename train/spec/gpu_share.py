@@ -1,6 +1,7 @@
-"""The part of a GPU's memory that a process may take, where several runs have one GPU together.
+"""The part of a GPU that a process has, where several runs have one GPU together.
 
-Whoever starts them side by side says it in STUDY_GPU_SHARE, as a number of at most 1.
+Whoever starts them side by side says in STUDY_GPU_SHARE, as a number of at most 1, what part of the memory each may
+take; and in the file that STUDY_GPU_SHARED_BY names how many of them run now, among which its time is divided.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 from collections.abc import Mapping
 
 VARIABLE = "STUDY_GPU_SHARE"
+SHARED_BY = "STUDY_GPU_SHARED_BY"
 BESIDE = 1 << 30
 """What a process holds on a GPU beside its tensors: CUDA's context, kernels, graphs [bytes]."""
 

@@ -48,7 +48,7 @@ from tests.study.support.studies import (
 )
 from tests.train.runs import REPOSITORY, finish, start, values, write_config
 from train.spec.config import RunConfig
-from train.spec.gpu_share import VARIABLE
+from train.spec.gpu_share import SHARED_BY, VARIABLE
 
 TURNS = {"pack": 2, "points_per_job": 9}
 
@@ -116,6 +116,28 @@ def test_a_free_lane_takes_the_next_point_and_one_that_nothing_is_left_for_is_re
     assert [lane.slots for lane in lanes] == [[0, 2, 4], [1]], "the fourth was cancelled while it waited"
     assert queue.codes == [3, 1, 0, 0] and queue.waiting == []
     assert lanes[1].said[0] == "let go" and lanes[0].said[-1] == lanes[1].said[-1] == "closed"
+
+
+def test_lanes_say_how_many_points_share_a_gpu_now(tmp_path: Path) -> None:
+    study, keys = submitted(tmp_path / "study", [1, 2, 3, 4])
+    shape = {"pack": 3, "pack_gpus": "slices", "gpus_per_node": 1, "points_per_job": 4}
+    batch = Batch("b", "slurm", tuple(keys.values()), 1.0, shape)
+    parts = packed.lane_shares(batch, 4, {packed.DEVICES: "2,3"}, False, tmp_path)
+    assert [part.environment[SHARED_BY] for part in parts] == [str(tmp_path / place) for place in "010"]
+    lanes = [StandIn() for _ in parts]
+    queue = Queue(study, batch, list(keys.values()), lanes, lambda busy: packed.say_who_shares(parts, busy))
+    ends, seen = iter([1, 1, 0, 2]), list[tuple[int, int]]()
+
+    def end_one(_: float) -> None:
+        seen.append((int((tmp_path / "0").read_text()), int((tmp_path / "1").read_text())))
+        lanes[next(ends)].turns[-1].returncode = 0
+
+    queue.run(Signals(), end_one)
+    assert seen == [(2, 1), (2, 1), (2, 0), (1, 0)]
+    assert (
+        SHARED_BY
+        not in packed.lane_shares(replace(batch, resources={**shape, "pack_gpus": "own"}), 4, {}, False)[0].environment
+    )
 
 
 def test_nothing_begins_after_a_signal_and_a_cancelled_point_is_told_to_end(
