@@ -48,8 +48,8 @@ STOPPED = "stopped"
 PARENT = "mlflow.parentRunId"
 """The tag by which MLflow shows a run below another."""
 
-NO_COMMIT = "no-commit"
-"""What a code version begins with where the code was no git checkout."""
+NO_GIT, NO_COMMIT = "no-git", "no-commit"
+"""What a code version begins with where the code was no git checkout, or one without a commit."""
 PARAM_LENGTH = 6000
 TAG_LENGTH = 8000
 NAME_LENGTH = 120
@@ -216,7 +216,7 @@ def _study_status(states: Collection[str], search: str | None) -> str:
 
 def _source(code: str, program: str, executor: str) -> dict[str, str]:
     """Return the tags by which MLflow says what ran, and of which commit; `code` of study.process.code_version."""
-    commit = "" if code.startswith(NO_COMMIT) else code.partition("-")[0]
+    commit = "" if code.startswith((NO_GIT, NO_COMMIT)) else code.partition("-")[0]
     kind = "" if not executor else "LOCAL" if executor == "local" else "JOB"
     return {"mlflow.source.name": program, "mlflow.source.type": kind, "mlflow.source.git.commit": commit}
 
@@ -277,3 +277,33 @@ def corpus(config: Mapping[str, Any], redact: Redact) -> Corpus | None:
     told = {name: data.get(name) for name in ("tokenizer", "vocab_size", "validation_fraction", "sequence_length")}
     source = json.dumps({"uri": str(place), **({"of": data["source"]} if data.get("source") else {})})
     return Corpus(place.name, str(data["fingerprint"]), redact(source), json.dumps(told))
+
+
+def corpora(configs: Iterable[Mapping[str, Any]], redact: Redact) -> list[Corpus]:
+    """Return the corpora that points read, each once, in the order of the points; those without a digest are left out.
+
+    Of many points few corpora are made: points that name the same one are told by its name and fingerprint.
+    """
+    found: dict[tuple[str, str], Corpus | None] = {}
+    for config in configs:
+        data = config.get("data") or {}
+        mark = (str(data.get("name")), str(data.get("fingerprint")))
+        if mark not in found:
+            found[mark] = corpus(config, redact)
+    return [one for one in found.values() if one is not None]
+
+
+def code_words(code: str) -> str:
+    """Return a code version (study.process.code_version) for a person: the commit, and what is beside it.
+
+    >>> code_words("1f32ef5b7050-clean"), code_words("no-git-8a7b6c")
+    ('1f32ef5b7050', 'no git checkout (sources 8a7b6c)')
+    >>> code_words("1f32ef5b7050-8a7b6c")
+    '1f32ef5b7050 with uncommitted changes (patch 8a7b6c)'
+    """
+    commit, _, changes = code.rpartition("-")
+    if commit == NO_GIT:
+        return f"no git checkout (sources {changes})"
+    if commit == NO_COMMIT:
+        return f"no commit (patch {changes})"
+    return commit if changes in ("clean", "none") else f"{commit} with uncommitted changes (patch {changes})"

@@ -10,12 +10,16 @@ from typing import Any
 from analysis.report import optima, sentences
 from analysis.text import numbers
 from study.records import metric_names as names
+from study.records.point import Point
 from study.status.states import PointState
 from study.tracking import law
 from study.tracking.facts import Facts
+from study.tracking.mapping import Corpus, code_words
 from study.tracking.mlflow_view import SIGNED, artifact_page, links, run_page
+from train.spec.lineage import parse
 
 MOST_BUDGETS = 16
+MOST_CORPORA = 3
 MOST_CHECKS = 20
 MOST_NAMED = 12
 ERROR_LETTERS = 3000
@@ -47,9 +51,18 @@ class Row:
         return value * max(0.0, tokens - self.begun) / tokens
 
 
+def row(point: Point, name: str, run: str, found: Mapping[str, float], state: str) -> Row:
+    """Return a point's run as a row; `found` are its totals."""
+    budget, parent = (point.raw.get("budget") or {}).get("flops"), parse(point.parent)
+    return Row(name, run, budget, found, state, 0 if parent is None else parent.tokens)
+
+
 @dataclass(frozen=True)
 class Study:
-    """A study in a store: experiment and own run, its runs, its points by state ("20 completed"), fit, report."""
+    """A study in a store: experiment and own run, its runs, its points by state ("20 completed"), fit, report.
+
+    data: the corpora that its points read. code: the version of its latest submission (study.process.code_version).
+    """
 
     experiment: str
     parent: str
@@ -57,6 +70,8 @@ class Study:
     states: str
     fit: Mapping[str, Any] | None = None
     report: bool = False
+    data: Sequence[Corpus] = ()
+    code: str = ""
 
 
 def totals(rows: Sequence[Row]) -> dict[str, float]:
@@ -98,6 +113,7 @@ def note(study: Study) -> str:
     parts = [
         "" if fit is None else _law(fit),
         f"{_cost(totals(study.rows))}**Points**: {study.states}{ways}",
+        _made_of(study),
         _sizes(fit or {}),
         _best(study.experiment, study.rows),
         _others(study.experiment, study.rows),
@@ -156,6 +172,14 @@ def _cost(found: Mapping[str, float]) -> str:
     show = {names.TOKENS: numbers.amount}
     said = [f"{show.get(name, numbers.number)(found[name])} {word}" for name, word in WORDS.items() if name in found]
     return f"**Cost**: {', '.join(said)} · " if said else ""
+
+
+def _made_of(study: Study) -> str:
+    """Return what the runs are made of: corpora with the digests of their tokens, and the code of the latest ones."""
+    corpora = [f"{one.name} ({one.digest})" for one in study.data]
+    more = [f"{len(corpora) - MOST_CORPORA} more"] if len(corpora) > MOST_CORPORA else []
+    said = {"Data": ", ".join(corpora[:MOST_CORPORA] + more), "Code": code_words(study.code) if study.code else ""}
+    return " · ".join(f"**{name}**: {text}" for name, text in said.items() if text)
 
 
 def _law(fit: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ from study.tracking.mapping import (
     PARENT,
     RunSummary,
     budget_colours,
+    corpora,
     earlier_name,
     identity_tags,
     looks,
@@ -46,9 +47,8 @@ from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
 from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAwayError, TrackedRun
-from study.tracking.study_note import Row, Study, headline, note
+from study.tracking.study_note import Study, headline, note, row
 from study.tracking.study_note import totals as study_totals
-from train.spec.lineage import parse
 
 FAILURES = 3
 """Runs in a row at which a store fails before a pass is given up."""
@@ -114,6 +114,7 @@ class Syncer:
         self._trusted = False  # the store holds no run of the study that the state does not name
         self._sure: set[str] = set()  # runs of which the state says all that was sent
         self._refused: dict[str, str] = {}
+        self._read: set[tuple[str, str]] = set()  # the study's own run, and a corpus that the store has of it
         self._states: dict[str, str] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
         self._colours: Mapping[float, str] = {}
@@ -332,8 +333,7 @@ class Syncer:
         """Bring the study's own run up to date: points by state, the study's config, the report."""
         pending = len(self._source.points) - len(self._states)
         states, end = list(self._states.values()), self._source.search_end
-        latest = self._source.latest()
-        summary = study_summary(states, pending, *latest, self._redact, search=end, ended=target.ended)
+        summary = study_summary(states, pending, *self._source.latest(), self._redact, search=end, ended=target.ended)
         if target.parent_sent != summary.digest():
             self._store.log(target.parent, [], tags=summary.tags)
             self._store.status(target.parent, summary.status, summary.ended)
@@ -353,11 +353,12 @@ class Syncer:
         if target.noted and self._noted == seen:
             return
         rows = [
-            _row(point, run_name(point, self._redact), known)
+            row(point, run_name(point, self._redact), known.id, known.totals, known.state)
             for point in self._source.points.values()
             if (known := target.runs.get(point.key)) is not None
         ]
-        study = Study(target.experiment, target.parent, rows, summary.tags.get("states", ""), fit, report)
+        made = corpora((point.raw for point in self._source.points.values()), self._redact), self._source.latest()[1]
+        study = Study(target.experiment, target.parent, rows, summary.tags.get("states", ""), fit, report, *made)
         whole = study_totals(rows)
         values = [Value(name, value, target.ended, 0) for name, value in whole.items()]
         values += [Value(name, value, stamp, 0) for name, value in law_metrics(fit or {}).items()]
@@ -370,6 +371,10 @@ class Syncer:
             values += [Value(name, math.nan, stamp, 0) for name in set(stale) - {value.name for value in values}]
             self._store.log(target.parent, values, tags=tags | ({NOTE: text} if may_replace(held.note) else {}))
             self._store.describe(target.experiment, {NOTE: line})
+            for read in made[0]:
+                if (target.parent, read.digest) not in self._read:  # said once more by another process: no harm
+                    self._store.dataset(target.parent, read)
+                    self._read.add((target.parent, read.digest))
             target.noted, self._dirty = digest, True
         self._noted = seen
 
@@ -378,11 +383,6 @@ class Syncer:
         self._stamp = _stamp(self._folder.tracking)
         self._saved = time.monotonic()
         self._dirty = False
-
-
-def _row(point: Point, name: str, known: RunState) -> Row:
-    budget, parent = (point.raw.get("budget") or {}).get("flops"), parse(point.parent)
-    return Row(name, known.id, budget, known.totals, known.state, 0 if parent is None else parent.tokens)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

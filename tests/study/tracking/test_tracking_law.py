@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from study.storage.secrets import redactor
 from study.tracking.facts import Facts
 from study.tracking.law import backtest, formula, law_metrics, table
+from study.tracking.mapping import corpora
 from study.tracking.study_note import Row, Study, headline, note, run_note, totals
 from study.tracking.syncer import Syncer
 from tests.study.support.fake_store import FakeStore
@@ -110,6 +112,20 @@ def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() 
     text = note(Study("7", "p", rows, "4 completed", {**FIT, "checks": many}))
     assert text.index("- No answer. Add runs.") < text.index("- W0. X."), "errors first, however many warnings"
     assert "- … and 6 more, in the report" in text
+
+
+def test_the_description_says_which_data_and_which_code() -> None:
+    configs = [{"data": {"name": name, "fingerprint": f"{name}12"}} for name in ("code", "code", "text", "none")]
+    configs[-1]["data"].pop("fingerprint")
+    data = corpora(configs, str)
+    assert [one.digest for one in data] == ["code12", "text12"], "each once, and what has no digest not at all"
+    made = Study("7", "p", [], "4 completed", FIT, data=data, code="1f32ef5b7050-clean")
+    said = f"**Data**: {data[0].name} (code12), {data[1].name} (text12) · **Code**: 1f32ef5b7050"
+    assert note(made).split("\n\n")[2] == said, "among the lines that MLflow shows without Show more"
+    assert "(code12), 2 more · " in note(replace(made, data=[data[0]] * 5)).replace(f"{data[0].name} (code12), ", "", 2)
+    changed = note(replace(made, data=(), code="1f32ef5b7050-8a7b6c"))
+    assert "\n\n**Code**: 1f32ef5b7050 with uncommitted changes (patch 8a7b6c)\n\n" in changed
+    assert "**Code**" not in note(replace(made, code=""))
 
 
 def test_the_line_above_the_table_has_the_result_and_the_ways_to_all_pages() -> None:

@@ -186,10 +186,11 @@ def test_card_names_the_code_the_job_and_the_outcome() -> None:
     assert identity_tags("s", "p", "k", "me")["mlflow.parentRunId"] == "p"
 
 
-def test_code_that_was_no_checkout_has_no_commit() -> None:
-    tags = run_summary(Facts("running"), "local", "no-commit-cbda6610", PLAIN).tags
+@pytest.mark.parametrize("code", ["no-commit-cbda6610", "no-git-cbda6610"])
+def test_code_that_was_no_checkout_has_no_commit(code: str) -> None:
+    tags = run_summary(Facts("running"), "local", code, PLAIN).tags
     assert "mlflow.source.git.commit" not in tags
-    assert (tags["code"], tags["mlflow.source.type"]) == ("no-commit-cbda6610", "LOCAL")
+    assert (tags["code"], tags["mlflow.source.type"]) == (code, "LOCAL")
 
 
 def test_a_corpus_is_told_by_its_digest() -> None:

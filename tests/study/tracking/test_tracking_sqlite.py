@@ -94,7 +94,7 @@ def test_everything_arrives_quietly_and_without_the_network(tmp_path: Path) -> N
     assert files == ["config.yaml"] * 2 + ["outcome.json"] * 3 + ["stderr.txt", "study.yaml", "valleys.png"]
     assert "boom WANDB_API_KEY=***" in next((tmp_path / "mlartifacts").rglob("stderr.txt")).read_text()
     assert query(database, "select distinct name, digest from datasets") == [("code-bpe4096", "123456789012")]
-    assert query(database, "select count(*) from inputs") == [(2,)]
+    assert query(database, "select count(*) from inputs") == [(3,)], "two runs and the study's own"
     assert b"hunter22" not in database.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mlartifacts", "mlflow.db", "reports", "runs"]
 
