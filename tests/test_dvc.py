@@ -18,7 +18,8 @@ import yaml
 from tests.warm import Warm
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvc/plots/budgets.json", ".dvcignore", ".gitignore")
+COPIED = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvc/plots/budgets.json", ".dvc/plots/page.html", ".dvcignore",
+          ".gitignore")  # fmt: skip
 STUDY = Path("conf/study/isoflop.yaml")
 PAGE = (ROOT / "docs/dvc.md").read_text("utf-8")
 METRICS = ["a", "loss", "N", "D", "backtest", "E", "A", "B", "alpha", "beta", "runs"]
@@ -112,6 +113,9 @@ def test_commands_on_a_finished_study(project: Project) -> None:
     drawn, fields = points(project, "plots show")
     assert len(drawn) == 20 and fields == ["budget", "rev"]
     assert {float(point["budget"]) for point in drawn} == {1.9e11, 3.7e11, 9.5e11, 3e12}
+    page = (project.path / "dvc_plots" / "index.html").read_text("utf-8")
+    before, stands_in, after = page.partition('if (typeof vegaEmbed === "undefined") window.vegaEmbed = draw')
+    assert "vega-embed@" in before and stands_in and "vegaEmbed('#" in after, "drawn without a network too"
     assert project.git("status", "--short") == ""
 
 
