@@ -12,7 +12,7 @@ LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.results.fit_keys import KEYS
 from analysis.text import files, numbers
 from analysis.values.blocks import Check, Interval
-from analysis.values.study_result import Fit, Recommendation
+from analysis.values.study_result import BudgetOptimum, Fit, Recommendation
 from train.spec import calls
 
 if TYPE_CHECKING:
@@ -275,6 +275,17 @@ class StudyFit:
             raise ValueError(f"there is no law L(N, D) of these runs: {self.result.reason or self.result.form}")
         return found
 
+    if not TYPE_CHECKING:  # types of attributes stay checked
+
+        def __getattr__(self, name: str) -> Any:
+            """Say of a name that only the law has where it is: `fit.predict` is `fit.law.predict`."""
+            from analysis.inference.law_result import SHOWN
+
+            if hasattr(type(self), name):  # one of ours, which failed with an AttributeError of its own
+                return object.__getattribute__(self, name)
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{said}; use law.{name}" if name in SHOWN else said, name=name, obj=self)
+
     @property
     def recommendation(self) -> Recommendation | None:
         """What to train with the budget of the fit (`budget=`, else ten times the largest); None without an answer."""
@@ -346,8 +357,14 @@ class StudyFit:
             far,
         )  # fmt: skip
 
-    def optima(self) -> pd.DataFrame:
-        """Return the compute-optimal run of each budget of the data, of the one asked for and of decades beyond.
+    @calls.answered(budgets=calls.budgets)
+    def optima(self, budgets: Iterable[float] | None = None) -> pd.DataFrame:
+        """Return the compute-optimal run of each budget: of those given, or of the data's and of decades beyond.
+
+        Parameters
+        ----------
+        budgets : list of float, optional
+            Training compute [FLOPs]; by default the budgets of the data, the one asked for and decades beyond.
 
         Returns
         -------
@@ -368,7 +385,14 @@ class StudyFit:
         import pandas as pd
 
         names = ("params", "tokens", "tokens_per_param", "loss")
-        rows = [] if self.recommendation is None else [
+        found: list[tuple[Optimum | BudgetOptimum, bool]]
+        if budgets is not None:
+            rows_of = None if self._parts is None else self._parts.rows
+            end = 0.0 if rows_of is None else max(float(rows_of.flops.max()), float(rows_of.labels.max()))
+            found = [(one, one.budget_flops > end) for one in map(self.optimum, budgets)]
+        else:
+            found = [] if self.recommendation is None else [(one, one.beyond) for one in self.recommendation.optima]
+        rows = [
             {
                 "budget_flops": one.budget_flops,
                 **{name: getattr(one, name) for name in names},
@@ -377,9 +401,9 @@ class StudyFit:
                     for name in names
                     for end, bound in zip(("low", "high"), one.intervals.get(name) or (None, None), strict=True)
                 },
-                "beyond": one.beyond,
+                "beyond": beyond,
             }
-            for one in self.recommendation.optima
+            for one, beyond in found
         ]  # fmt: skip
         columns = ["budget_flops", *names, *(f"{name}_{end}" for name in names for end in ("low", "high"))]
         return pd.DataFrame(rows, columns=[*columns, "beyond"]).astype(dict.fromkeys(columns, float) | {"beyond": bool})

@@ -46,7 +46,7 @@ class Submitted:
         return f"Submitted({self.study!r}, folder={str(self.folder)!r})"
 
 
-@calls.answered()
+@calls.answered(dry_run=calls.truth)
 def submit(
     *overrides: str,
     sweep: Mapping[str, Sequence[object]] | None = None,
@@ -99,6 +99,8 @@ def words(*overrides: str, sweep: Mapping[str, Sequence[object]] | None = None) 
     for override in overrides:
         if not isinstance(override, str):
             raise ValueError(f"{override!r} is no override: give texts, such as 'study=isoflop'")
+    if sweep is not None and not isinstance(sweep, Mapping):
+        raise ValueError(f"sweep={calls.shown(sweep)}: keys with lists are needed, such as sweep={{'seed': [0, 1]}}")
     lists = []
     for key, values in (sweep or {}).items():
         listed = [] if isinstance(values, str) or not isinstance(values, Iterable) else [*map(_word, values)]
@@ -115,8 +117,8 @@ def _word(value: object) -> str:
     return str(value)
 
 
-@calls.answered()
-def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:
+@calls.answered(study=calls.path("isoflop"), runs=calls.path("runs"))
+def points(study: str | Path, runs: str | Path = "runs") -> pd.DataFrame:
     """Return how a study's points stand, as `python -m study status` does: one row a point, by key.
 
     Columns: state, why, one for each key that the points differ in, attempt, step, tokens, budget_tokens, loss [nats
@@ -125,7 +127,7 @@ def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:
 
     Parameters
     ----------
-    study : str
+    study : str or Path
         Its name, or its folder.
     runs : str or Path
         The folder of the studies.
@@ -137,7 +139,7 @@ def points(study: str, runs: str | Path = "runs") -> pd.DataFrame:
     """
     from study.records.settings import find_study
 
-    folder = find_study(study, Path(runs))
+    folder = find_study(str(study), Path(runs))
     return _trials(folder) if folder.search.exists() else _points(folder)
 
 

@@ -129,7 +129,7 @@ class TrainedModel:
         return (None if file is None else (corpus / file).read_text("utf-8")), manifest.separator_token
 
 
-@calls.answered(step=calls.whole(), device=calls.text)
+@calls.answered(run=calls.path("runs/STUDY/KEY"), step=calls.whole(), device=calls.text)
 def load_checkpoint(run: str | Path, step: int | None = None, device: str = "cpu") -> TrainedModel:
     """Return the model of a run's newest whole checkpoint, or of that of `step`.
 

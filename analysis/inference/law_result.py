@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from analysis.inference.summary import Summary
 
 
+SHOWN = (
+    "aic", "aicc", "bic", "bse", "check", "conf_int", "confidence", "constraints", "cov_params", "data", "derived",
+    "df_model", "df_resid", "draws", "fittedvalues", "form", "get_prediction", "identified", "interval_method", "kinds",
+    "llf", "loss_function", "names", "nobs", "noise", "objective", "optimizer", "params", "plot_draws", "plot_fit",
+    "plot_profile", "plot_residuals", "predict", "prediction", "profile", "record", "resid", "seed", "summary",
+)  # fmt: skip
+"""What Tab lists of a law; its other attributes are for the analysis itself."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class LawFit(InferredLaw):
     """A fitted law. Constants and quantities that follow from them go by name; see `fit_law` for how it was made.
@@ -23,6 +32,10 @@ class LawFit(InferredLaw):
     `params` are the estimates, `conf_int()` their intervals, `predict(inputs)` losses, `summary()` a table, `check()`
     the findings; `plot_residuals`, `plot_profile`, `plot_fit` and `plot_draws` return axes.
     """
+
+    def __dir__(self) -> list[str]:
+        """Return the names that people use."""
+        return [*SHOWN]
 
     def __repr__(self) -> str:
         """Return the law with its constants in one line; `summary()` says more."""

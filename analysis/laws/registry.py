@@ -18,6 +18,7 @@ from analysis.laws.moe import Experts
 from analysis.laws.overtraining import OverTraining
 from analysis.laws.quantization import Precision, PrecisionAfter
 from analysis.laws.sum_of_powers import FRONTIER, FRONTIER_NO_FLOOR, SURFACE, PowerLaw, SumOfPowers
+from train.spec import calls
 
 FORMS: dict[str, Form] = {
     form.name: form
@@ -40,8 +41,12 @@ GONE = {
 
 
 def named(form: str | Form) -> Form:
-    """Return the form that a person wrote (see `resolve`), or the form itself."""
-    return FORMS[resolve(form)] if isinstance(form, str) else form
+    """Return the form that a person wrote (see `resolve`), or the form itself; ValueError for what is neither."""
+    if isinstance(form, str):
+        return FORMS[resolve(form)]
+    if not hasattr(form, "inputs"):
+        raise ValueError(f"form={calls.shown(form)}: the name of a law, its formula, or a form of one's own is needed")
+    return form
 
 
 ALIASES = {

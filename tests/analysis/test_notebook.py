@@ -46,6 +46,24 @@ def test_the_names_are_there_to_be_completed() -> None:
     assert all(getattr(sa.StudyFit, name).__doc__ for name in shown)
 
 
+def test_a_law_completes_what_people_use_and_a_fit_says_what_only_its_law_has(fit: sa.StudyFit) -> None:
+    assert {"params", "conf_int", "predict", "get_prediction", "summary", "resid"} <= set(dir(fit.law))
+    assert all(hasattr(fit.law, name) for name in dir(fit.law)) and "thetas" not in dir(fit.law)
+    with pytest.raises(AttributeError, match=r"'StudyFit' object has no attribute 'predict'; use law\.predict"):
+        fit.predict(params=1e9, tokens=2e10)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"has no attribute 'thetas'$"):
+        _ = fit.thetas  # type: ignore[attr-defined]
+    assert not hasattr(fit, "_repr_png_")
+
+
+def test_optima_of_budgets_that_are_named(fit: sa.StudyFit) -> None:
+    usual = fit.optima()
+    pd.testing.assert_frame_equal(fit.optima(usual["budget_flops"]), usual)
+    (found,) = fit.optima([4e21])["params"]
+    assert found == fit.optimum(4e21).params
+    assert fit.optima([]).empty and list(fit.optima([])) == list(usual)
+
+
 @pytest.mark.parametrize("name", [name for name in sa.__all__ if inspect.ismodule(getattr(sa, name))])
 def test_a_module_completes_what_a_user_calls(name: str) -> None:
     """Neither what it imports nor what is its own business; and each name says what it is."""

@@ -158,6 +158,13 @@ WRONG: dict[str, str] = {
     "sa.approaches.side_by_side(TABLE.iloc[:0])": "runs= holds no row",
     "study.submit('study=isoflop', dryrun=True)": "there is no argument dryrun=; did you mean dry_run=?",
     "study.points()": "study= is missing; points() takes study=, runs=",
+    "study.points(3)": "study=3: a path is needed, such as 'isoflop'",
+    "study.submit('study=isoflop', dry_run='no')": "dry_run='no': True or False is needed",
+    "study.submit('study=isoflop', sweep='seed=0,1')": "keys with lists are needed, such as sweep={'seed': [0, 1]}",
+    "sa.fit_law(TABLE, form=3)": "form=3: the name of a law, its formula, or a form of one's own is needed",
+    "fit.optima(1e22)": "budgets=1e+22: a list is needed, such as budgets=[1e21, 1e22]",
+    "fit.optima(['1e22'])": "budgets='1e22': a positive number of FLOPs is needed, such as 1e22",
+    "fit.optima([1e22, -1])": "budgets=-1: a positive number of FLOPs is needed",
 }
 OF_A_LAW = (
     "check", "conf_int", "cov_params", "get_prediction", "plot_draws", "plot_fit", "plot_profile", "plot_residuals",

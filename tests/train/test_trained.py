@@ -104,3 +104,5 @@ def test_what_is_not_there_is_named(run: tuple[Path, Transformer], tmp_path: Pat
         train.load_checkpoint(run[0], step=8)
     with pytest.raises(ValueError, match="device='gpu' is not allowed: cpu, cuda or cuda:NUMBER"):
         train.load_checkpoint(run[0], device="gpu")
+    with pytest.raises(ValueError, match="run=3: a path is needed, such as 'runs/STUDY/KEY'"):
+        train.load_checkpoint(3)  # type: ignore[arg-type]

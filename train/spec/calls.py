@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
+from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -75,6 +76,14 @@ def flops(name: str, value: Any) -> None:
         raise ValueError(f"{name}={shown(value)}: a positive number of FLOPs is needed, such as 1e22")
 
 
+def budgets(name: str, value: Any) -> None:
+    """Check a list of budgets [FLOPs]: a sequence or column of positive numbers."""
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        raise ValueError(f"{name}={shown(value)}: a list is needed, such as {name}=[1e21, 1e22]")
+    for one in value:
+        flops(name, one)
+
+
 def number(*words: str) -> Check:
     """Return the check of a number, for which one of these words may stand. A text of digits is none."""
 
@@ -102,6 +111,22 @@ def text(name: str, value: Any) -> None:
     """Check a text."""
     if not isinstance(value, str):
         raise ValueError(f"{name}={shown(value)}: a text is needed")
+
+
+def truth(name: str, value: Any) -> None:
+    """Check a yes or no: no text stands for one."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={shown(value)}: True or False is needed")
+
+
+def path(usual: str) -> Check:
+    """Return the check of a path, as text or as pathlib's, which `usual` is an example of."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, (str, PathLike)) or not str(value):
+            raise ValueError(f"{name}={shown(value)}: a path is needed, such as {usual!r}")
+
+    return check
 
 
 def numbers(name: str, value: Any) -> None:
