@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.planning.basis import BESIDE, Basis, from_constants, from_frame
+from analysis.planning.basis import BESIDE, Basis, from_constants, from_frame, measured_speed
 from analysis.planning.plan_text import text
 from analysis.planning.scenarios import Asked, Option, OtherLaw, Plan, make
 from analysis.results import load
@@ -163,11 +163,14 @@ def act(options: Mapping[str, Any]) -> int:
     if options["runs"]:
         named = [] if options["beside"] == "none" else options["beside"].split(",")
         names = tuple(resolve(name, key="beside") for name in named)
+        frame = load.load(options)
+        _check_speed(options, measured_speed(frame))
         basis = from_frame(
-            load.load(options), form=form, at=options["at"], resamples=options["resamples"], seed=options["seed"],
+            frame, form=form, at=options["at"], resamples=options["resamples"], seed=options["seed"],
             label=options["runs"], beside=names, strict=options["strict"],
         )  # fmt: skip
     else:
+        _check_speed(options, None)
         basis = from_constants(options["constants"], form, options["at"])
     speed = _speed(options, basis)
     chosen = {name: options[name] for name in CHOSEN}
@@ -192,6 +195,15 @@ def _check(options: Mapping[str, Any]) -> None:
         files.check_folder("out", Path(options["out"]))
 
 
+def _check_speed(options: Mapping[str, Any], measured: float | None) -> None:
+    """Raise ValueError where a budget in GPU-hours has no speed, before laws are fitted for many seconds."""
+    if options["gpu_hours"] is not None and options["mfu"] is None and measured is None:
+        raise ValueError(
+            f"gpu_hours={options['gpu_hours']:g} needs the speed of a GPU: mfu= and peak=, or runs=runs/STUDY, whose "
+            "outcomes measured it"
+        )
+
+
 def _ways(options: Mapping[str, Any]) -> list[str]:
     """Return the keys that set the budget."""
     return [name for name in ("budget", "gpu_hours", "params_opt") if options[name] is not None]
@@ -214,11 +226,7 @@ def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> fl
         return float(options["budget"])
     if ways == ["params_opt"]:
         return float(optimum.budget_of(basis.law.row(0), basis.price, math.log(options["params_opt"]))[0])
-    if speed is None:
-        raise ValueError(
-            f"gpu_hours={options['gpu_hours']:g} needs the speed of a GPU: mfu= and peak=, or runs=runs/STUDY, whose "
-            "outcomes measured it"
-        )
+    assert speed is not None, "it was checked"
     return float(options["gpu_hours"]) * 3600.0 * speed
 
 

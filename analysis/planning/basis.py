@@ -127,6 +127,12 @@ def from_frame(
     return _rested(runs, form, _further(form, at or {}), strict)
 
 
+def measured_speed(frame: pd.DataFrame) -> float | None:
+    """Return FLOPs per second of one device, as the runs that are fitted measured it; None where none did."""
+    speed = frame.loc[frame["used"], "flops_per_second"].median() if "flops_per_second" in frame else float("nan")
+    return float(speed) if math.isfinite(speed) else None
+
+
 @dataclass(frozen=True)
 class _Runs:
     """The runs of a basis and how laws are fitted to them; `squared` are the least-squares fits so far, by form."""
@@ -166,11 +172,10 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     notes += [f"{check.message} ({check.advice})" for check in found.check() if FINDINGS[check.code].in_plan]
     first = frame[frame["used"]].iloc[0]
     kinds = {"params": first["params_kind"], "flops": first["flop_rule"], "loss": first["loss_unit"]}
-    speed = frame.loc[frame["used"], "flops_per_second"].median() if "flops_per_second" in frame else float("nan")
     point = {str(name): float(value) for name, value in found.params.items()}
     return Basis(
         law, form, point, _text(form, point), price, sizes, float(rows.flops.max()), kinds,
-        runs.label or str(first["study"]), float(speed) if math.isfinite(speed) else None, tuple(notes),
+        runs.label or str(first["study"]), measured_speed(frame), tuple(notes),
         others, qualify.tested(found, rows),
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from train.hub.checks import check_dtype, check_new, read_source
 from train.spec.interrupts import WRONG, guarded
 
 COMMANDS = {"export": ({"run", "out"}, {"dtype", "step"}), "import": ({"source", "out"}, set[str]())}
@@ -22,18 +23,21 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else WRONG
     try:
         command, given = arguments[0], _given(arguments)
-        step = given.get("step")
+        out, step, dtype = Path(given["out"]), given.get("step"), given.get("dtype", "bfloat16")
         if step is not None and not step.isdigit():
             raise ValueError(f"step={step} is not allowed: the step of a checkpoint, a whole number")
+        check_dtype(dtype)
         if command == "export" and not (config := Path(given["run"]) / "config.yaml").exists():
             raise ValueError(f"{config}: there is no such file")
+        check_new(out)
+        if command == "import":
+            read_source(Path(given["source"]))
         from train.hub.convert import export, import_model  # torch takes seconds: after what is wrong without it
 
         if command == "export":
-            of = None if step is None else int(step)
-            print(export(Path(given["run"]), Path(given["out"]), given.get("dtype", "bfloat16"), of))
+            print(export(Path(given["run"]), out, dtype, None if step is None else int(step)))
         else:
-            print(import_model(Path(given["source"]), Path(given["out"])))
+            print(import_model(Path(given["source"]), out))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG

@@ -18,16 +18,15 @@ from train.checkpoint.layout import Checkpoint, newest
 from train.checkpoint.load import read, stored
 from train.data.corpus.tokenizer import separator_of
 from train.hub import architecture, weights
+from train.hub.checks import check_dtype, check_new, read_source
 from train.hub.init_from import SHAPE
 from train.hub.safetensors import Shards, write_shards
 from train.hub.tokenizer import write_tokenizer
 from train.spec.config import ModelConfig
-from train.spec.decoder import resolve_model
 from train.spec.frozen_run import load
 from train.spec.manifest import folder, read_manifest
 from train.spec.yamlfile import dump
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TOKENIZER = "tokenizer.json"
 
 
@@ -36,8 +35,7 @@ def export(run: Path, out: Path, dtype: str = "bfloat16", step: int | None = Non
 
     Raises ValueError where the model has no such form, the run no such checkpoint, or `out` exists.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype={dtype} is not allowed: choose one of {', '.join(DTYPES)}")
+    check_dtype(dtype)
     config = load(run / "config.yaml")
     data, model = config.data, config.model
     corpus = folder(data, config.runtime.data_root)
@@ -45,7 +43,7 @@ def export(run: Path, out: Path, dtype: str = "bfloat16", step: int | None = Non
     described = architecture.to_hub(model, data.vocab_size, data.sequence_length, manifest.separator_token, dtype)
     found = _checkpoint(run, step)
     with _new_folder(out) as target:
-        size = write_shards(target, _converted(found, model, data.vocab_size, DTYPES[dtype]))
+        size = write_shards(target, _converted(found, model, data.vocab_size, getattr(torch, dtype)))
         (target / "config.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")
         file = manifest.tokenizer.file
         content = None if file is None else (corpus / file).read_text("utf-8")
@@ -59,31 +57,18 @@ def import_model(source: Path, out: Path) -> str:
 
     Raises ValueError where we have no key for what the model is, or `out` exists.
     """
-    try:
-        config = json.loads((source / "config.json").read_text("utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"source={source} has no config.json: name the folder of a Hugging Face model") from None
-    except OSError as error:
-        raise ValueError(f"{source / 'config.json'} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{source / 'config.json'} is not JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{source / 'config.json'} is not an object of keys and values: name a Hugging Face model")
-    model = architecture.from_hub(config)
-    said = config.get("max_position_embeddings")
-    length = 2048 if said is None else architecture.count(config, "max_position_embeddings")
-    resolve_model(model, length)
-    shards, vocab_size = Shards(source), architecture.count(config, "vocab_size")
+    found = read_source(source)
+    shards = Shards(source)
     with _new_folder(out) as target:
-        write_shards(target, _ours(shards, model, vocab_size))
+        write_shards(target, _ours(shards, found.model, found.vocab_size))
         tokenizer = source / TOKENIZER
         sections: dict[str, dict[str, Any]] = {
-            "model": {**_given(model), "init_from": str(out.absolute())},
-            "data": {"vocab_size": vocab_size, "sequence_length": length},
+            "model": {**_given(found.model), "init_from": str(out.absolute())},
+            "data": {"vocab_size": found.vocab_size, "sequence_length": found.length},
         }
         if tokenizer.exists():
             shutil.copyfile(tokenizer, target / TOKENIZER)
-            separator_of(tokenizer.read_text("utf-8"), vocab_size)
+            separator_of(tokenizer.read_text("utf-8"), found.vocab_size)
             sections["data"] |= {"tokenizer": "bpe", "tokenizer_from": str((out / TOKENIZER).absolute())}
         (target / "config.yaml").write_text(dump(sections), "utf-8")
     return f"{out}: start a run from it with the model and data sections of {out / 'config.yaml'}"
@@ -126,8 +111,7 @@ def _ours(shards: Shards, model: ModelConfig, vocab_size: int) -> Iterator[tuple
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     """Yield a folder that becomes `out` when all went well and is removed when not."""
-    if out.exists():
-        raise ValueError(f"out={out} exists: name a folder that does not")
+    check_new(out)
     target = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     target.mkdir(parents=True)
     try:

@@ -186,6 +186,14 @@ def test_contradictions_are_named_before_laws_are_fitted(
     assert message in capsys.readouterr().err
 
 
+def test_hours_without_a_speed_are_refused_before_laws_are_fitted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("analysis.planning.basis._rested", lambda *_, **__: pytest.fail("laws were fitted"))
+    assert main(["runs=docs/example-runs.csv", "gpu_hours=5"]) == 2
+    assert "gpu_hours=5 needs the speed of a GPU: mfu= and peak=, or runs=runs/STUDY" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

@@ -342,9 +342,14 @@ def test_wrong_commands(capsys: pytest.CaptureFixture[str], arguments: list[str]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("run=none", "none/config.yaml: there is no such file"),
-        ("run=file", "file/config.yaml: there is no such file"),
-        ("run=file step=last", "step=last is not allowed: the step of a checkpoint, a whole number"),
+        ("export run=none", "none/config.yaml: there is no such file"),
+        ("export run=file", "file/config.yaml: there is no such file"),
+        ("export run=file step=last", "step=last is not allowed: the step of a checkpoint, a whole number"),
+        ("export run=none dtype=fp16", "dtype=fp16 is not allowed: choose one of float32, bfloat16, float16"),
+        ("export run=run out=file", "out=file exists: name a folder that does not"),
+        ("import source=none", "source=none has no config.json: name the folder of a Hugging Face model"),
+        ("import source=file", "file/config.json cannot be read: Not a directory"),
+        ("import source=run", "model_type='gpt2' cannot be imported: llama, mistral, qwen3, mixtral, qwen3_moe can"),
     ],
 )
 def test_what_is_wrong_without_torch_is_said_before_torch_is_read(
@@ -352,9 +357,13 @@ def test_what_is_wrong_without_torch_is_said_before_torch_is_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
+    Path("run").mkdir()
+    Path("run/config.yaml").touch()
+    Path("run/config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
     monkeypatch.setitem(sys.modules, "train.hub.convert", None)
-    assert main(["export", *words.split(), "out=exported"]) == 2
-    assert capsys.readouterr().err == f"error: {said}\n"
+    command, *given = words.split()
+    assert main([command, "out=written", *given]) == 2
+    assert said in (told := capsys.readouterr().err) and told.startswith("error: ") and told.count("\n") == 1
 
 
 def test_a_key_that_the_export_does_not_know_is_refused() -> None:
