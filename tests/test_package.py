@@ -62,6 +62,9 @@ def test_laws_alone_have_all_that_they_need_and_no_torch() -> None:
     laws, locked = pins(ROOT / "requirements" / "laws.txt"), pins(ROOT / "constraints.txt")
     assert laws.keys() == needed(READ_BY_LAWS)
     assert laws.items() <= locked.items(), "versions are those of constraints.txt"
+    lines = (ROOT / "requirements" / "laws.txt").read_text("utf-8").splitlines()
+    options = [line for line in lines if line.startswith("--")]
+    assert options == ["--no-binary fonttools"], "17 MB of compiled parts that no figure needs (laws_alone.txt)"
 
 
 def test_laws_are_fitted_and_reported_in_an_environment_of_these_alone(tmp_path: Path) -> None:
