@@ -16,6 +16,7 @@ from study.config.tracking_uri import ui_command
 from study.records.settings import load_submission
 from study.storage.layout import StudyFolder
 from study.text import duration
+from study.tracking.all_sent import lacks_report
 from study.tracking.links import study_page
 
 
@@ -54,7 +55,7 @@ def reproduce(root: Path, report: Path, arguments: list[str]) -> int:
             "The study is not finished: what ran is kept, and the same command continues from there.", file=sys.stderr
         )
         return code
-    _show_report(root, report)
+    show_report(root, report)
     _answer(root, report)
     print(f"Done in {duration(time.monotonic() - begun)}.")
     return 0
@@ -124,10 +125,13 @@ def _allow_no_git(root: Path) -> None:
         local.write_text("[core]\n    no_scm = true\n")
 
 
-def _show_report(root: Path, report: Path) -> None:
-    """Send a report that is newer than what MLflow has of its study: it is made after the runs were followed."""
+def show_report(root: Path, report: Path) -> None:
+    """Send a report that MLflow does not have.
+
+    The stage that makes it has sent it, unless the store was away or DVC restored the report from its cache.
+    """
     study, page = StudyFolder(root / "runs" / report.name), root / report / "report.html"
-    if page.is_file() and study.tracking.is_file() and page.stat().st_mtime > study.tracking.stat().st_mtime:
+    if page.is_file() and study.tracking.is_file() and lacks_report(study):
         command = [sys.executable, "-m", "study.tracking", "sync", str(study.path)]
         # A store that is away is said on stderr; the report lies on disk in any case.
         subprocess.run(command, cwd=root, stdout=subprocess.DEVNULL, check=False)

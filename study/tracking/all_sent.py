@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,9 +57,34 @@ def is_all_sent(folder: StudyFolder) -> bool:
     return target.parent_sent == summary.digest() and not any(unsent(target, source, None))
 
 
+def lacks_report(folder: StudyFolder) -> bool:
+    """Whether its store lacks a file of a study's report, or its config, as it is now, as far as its files know."""
+    uri = address(folder)
+    if uri is None:
+        return False
+    target = memory.load(folder.tracking).stores.get(identity(uri))
+    source = Source(folder, Observer(folder, lambda batches: QueueView()))
+    return target is None or any(unsent(target, source, None))
+
+
 def unsent(target: StoreState, source: Source, report: Path | None) -> Iterator[tuple[Path, str | None, str, str]]:
-    """Yield the study's files that the store does not have as they are: path, folder and name there, stamp."""
-    for path, folder, stamp in source.files(report):
+    """Yield the study's files that the store does not have as they are: path, folder and name there, stamp.
+
+    A stamp has a file's time and size, and its content: a file that is written anew as it was need not be sent again.
+    DVC does so to what its stages make.
+    """
+    for path, folder, seen in source.files(report):
         name = f"{folder or ''}/{path.name}"
-        if target.files.get(name) != stamp:
+        known = target.files.get(name, "")
+        if known == seen or known.startswith(f"{seen}-"):
+            continue
+        stamp = f"{seen}-{_digest(path)}"
+        if known.split("-")[2:] != stamp.split("-")[2:]:
             yield path, folder, name, stamp
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""  # whoever sends it says what is wrong

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.commands.reproduce import forget_the_dead
+from study.commands.reproduce import forget_the_dead, show_report
+from study.storage.layout import StudyFolder
 
 
 def write_locks(path: Path, write: int, read: int) -> None:
@@ -47,3 +48,20 @@ def test_a_file_that_was_cut_off_is_removed(tmp_path: Path, text: str) -> None:
     forget_the_dead(path)
     assert not path.exists()
     forget_the_dead(path)
+
+
+def test_a_report_that_its_stage_has_sent_is_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, study = tmp_path / "reports/s/report.html", StudyFolder(tmp_path / "runs/s")
+    for file in (page, study.tracking):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    commands: list[list[str]] = []
+    monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
+    for lacks, count in ((False, 0), (True, 1)):
+        monkeypatch.setattr("study.commands.reproduce.lacks_report", lambda _, said=lacks: said)
+        show_report(tmp_path, Path("reports/s"))
+        assert len(commands) == count
+    assert commands[0][1:4] == ["-m", "study.tracking", "sync"]
+    study.tracking.unlink()
+    show_report(tmp_path, Path("reports/s"))
+    assert len(commands) == 1, "tracking is off"

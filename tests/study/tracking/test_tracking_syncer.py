@@ -1,6 +1,7 @@
 """Exactly once, whatever dies when: every call of a sync is cut off before and after its effect."""
 
 import json
+import os
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ import pytest
 
 from study.records.metric_names import DERIVED
 from study.storage.secrets import redactor
-from study.tracking.all_sent import is_all_sent
+from study.tracking.all_sent import is_all_sent, lacks_report
 from study.tracking.metrics_reader import Value
 from study.tracking.store import ENTITIES, PARAMS, StoreAwayError
 from study.tracking.syncer import Synced, Syncer
@@ -155,6 +156,31 @@ def test_whether_all_is_sent_is_known_without_asking_the_store(tmp_path: Path, m
     send()
     made.folder.search.write_text("{}")
     assert not sent(), "a search may make points yet"
+
+
+def test_a_report_that_is_written_anew_as_it_was_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by DVC, which touches what a stage made after the stage has sent it."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    made, store = make_study(tmp_path / "runs" / "s", 1, "http://h"), FakeStore()
+    start_run(made.run(0))
+    page = tmp_path / "reports" / "s" / "report.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("<html>")
+    assert lacks_report(made.folder)
+    syncer(made, store).sync()
+    os.utime(page, (T0, T0))
+    assert not lacks_report(made.folder)
+    assert syncer(made, store).sync().calls == 0
+    page.write_text("<HTML>")
+    assert lacks_report(made.folder)
+    syncer(made, store).sync()
+    (parent,) = (run for run in store.runs.values() if run.tags["role"] == "study")
+    assert parent.artifacts["report/report.html"] == b"<HTML>"
+    assert not lacks_report(made.folder)
+    made.folder.study.write_text("tracking: {enabled: false}\n")
+    assert not lacks_report(made.folder), "it is sent nowhere"
 
 
 def test_two_processes_in_turns_read_each_others_progress(tmp_path: Path) -> None:
