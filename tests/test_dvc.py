@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from analysis.inputs.study import from_runs
+from study.records.settings import find_study
 from tests.warm import Warm
 
 ROOT = Path(__file__).parents[1]
@@ -192,6 +194,10 @@ def test_a_clone_has_the_numbers_and_pulls_the_rest(project: Project, tmp_path: 
     assert UP_TO_DATE in clone.dvc("repro")
     assert (clone.path / "data/code-bytes257/train-00000.bin").is_file()
     assert (clone.path / "reports/isoflop/report.html").is_file()
+    with pytest.raises(ValueError, match=r"runs/isoflop has a study's results but not its runs, as dvc pull leaves it"):
+        find_study("isoflop", clone.path / "runs")
+    with pytest.raises(ValueError, match=r"without its runs, whose table is runs=reports/isoflop/runs\.csv$"):
+        from_runs(clone.path / "runs/isoflop")
     assert clone.git("status", "--short") == ""
 
 

@@ -34,6 +34,8 @@ def from_runs(
         meant = (
             f"did you mean runs={inside}?"
             if (inside / points.name).is_file()
+            else f"its results were pulled without its runs, whose table is runs=reports/{folder.name}/runs.csv"
+            if (folder / "outcomes.jsonl").is_file()
             else "give runs/STUDY, mlflow:NAME or a file"
         )
         raise ValueError(f"runs={folder} is no study (no {points.name}); {meant}")

@@ -60,11 +60,17 @@ def load_section(folder: StudyFolder, name: str) -> dict[str, Any]:
 def find_study(name: str, runs: Path) -> StudyFolder:
     """Return the folder of a study, given by its name or by its path.
 
-    Raises ValueError that lists the studies there are, the nearest first.
+    Raises ValueError that lists the studies there are, the nearest first, or says that only its results were pulled.
     """
     for path in (runs / name, Path(name)):
         if (path / "points.jsonl").is_file():
             return StudyFolder(path.absolute())
+        if StudyFolder(path).outcomes.is_file():
+            raise ValueError(
+                f"{path} has a study's results but not its runs, as dvc pull leaves it: read "
+                f"reports/{path.name}/report.html, or refit with python -m analysis.fit "
+                f"runs=reports/{path.name}/runs.csv out=reports/refit"
+            )
     there = sorted(path.parent.name for path in runs.glob("*/points.jsonl"))
     if not there:
         raise ValueError(f"no study {name!r}: there are no studies in {runs} (--runs DIR names another folder)")
