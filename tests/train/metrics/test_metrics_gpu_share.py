@@ -15,9 +15,12 @@ from study.planning.estimate import rows, speed
 from study.records.point import point
 from study.records.points import append_points
 from study.storage.layout import StudyFolder
+from tests.train.runs import write_config
+from train import run
 from train.metrics import outcome
 from train.runtime import gpu_share
 from train.runtime.gpu_share import GPU_SECONDS, TimeShare
+from train.runtime.signals import StopFlag
 from train.spec.config import RunConfig
 from train.spec.gpu_share import SHARED_BY, VARIABLE
 from train.state import TrainState
@@ -94,3 +97,22 @@ def test_who_shares_a_gpu_is_looked_up_once_a_second(tmp_path: Path) -> None:
     assert part.now() == 0.25
     said.write_text("1")
     assert part.now() == 0.25
+
+
+def test_the_trainer_counts_the_time_of_each_step_for_its_part(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, steps, add = tmp_path / "0", list[float](), TimeShare.add
+
+    def others_end_after_fourteen(self: TimeShare, seconds: dict[str, float], trained: float) -> None:
+        steps.append(trained)
+        said.write_text("4" if len(steps) < 15 else "1")
+        add(self, seconds, trained)
+
+    monkeypatch.setattr(gpu_share, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(TimeShare, "add", others_end_after_fourteen)
+    monkeypatch.setattr("train.trainer.TimeShare", lambda _: TimeShare({SHARED_BY: str(said)}))
+    monkeypatch.setattr(StopFlag, "install", lambda self: None)
+    assert run.main(["--config", str(write_config(tmp_path / "run", tiny))]) == 0
+    found = json.loads((tmp_path / "run" / "outcome.json").read_text())["seconds"]
+    assert found[GPU_SECONDS] == pytest.approx(sum(steps[:14]) / 4 + sum(steps[14:]), abs=0.002)
