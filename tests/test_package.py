@@ -38,6 +38,16 @@ sys.argv = ["scaling-study", *sys.argv[2:]]
 from study.console import main
 sys.exit(main())
 """
+WITHOUT = """import sys
+from importlib.machinery import PathFinder
+lacking = set(sys.argv[1].split(","))
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in lacking else PathFinder.find_spec(name, path, target)
+sys.meta_path = [Without if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+"""Python as it is where some packages are not installed."""
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -136,6 +146,23 @@ def test_a_command_is_the_module_of_its_name(
     monkeypatch.setattr(sys, "argv", ["scaling-study", *words.split()])
     assert console.main() == 0
     assert started == [(module, rest)]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("import study; study.points('x')", "points(): it needs the module yaml, which is not installed here: run pip"),
+        ("import train; train.load_checkpoint", "train.load_checkpoint: it needs the module torch, which is not"),
+        ("import analysis; analysis.isoflop.ols({'flops': [1e3, 1e4], 'params_opt': [1.0, 2.0]})",
+         "ols(): it needs the module statsmodels, which is not installed here: run pip install . in the project's"),
+    ],
+)  # fmt: skip
+def test_a_function_of_a_notebook_says_which_package_is_missing(call: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT + call, "yaml,torch,statsmodels"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1].startswith(f"ModuleNotFoundError: {said}"), done.stderr
 
 
 @pytest.mark.parametrize("lacking", ["no_such_module.part", "json"])

@@ -24,5 +24,12 @@ if not TYPE_CHECKING:  # which would take any name for one of this module's
         if name in __all__:
             from importlib import import_module
 
-            return getattr(import_module("train.trained"), name)
+            from train.spec.not_installed import not_installed
+
+            try:
+                return getattr(import_module("train.trained"), name)
+            except ModuleNotFoundError as error:
+                if said := not_installed(error):
+                    raise ModuleNotFoundError(f"train.{name}: {said}", name=error.name) from None
+                raise
         raise AttributeError(f"module 'train' has no attribute {name!r}")

@@ -14,6 +14,8 @@ from numbers import Real
 from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
+from train.spec.not_installed import not_installed
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Check = Callable[[str, Any], None]
@@ -32,15 +34,21 @@ def answered(further: Further | None = None, /, **checks: Check) -> Callable[[Ca
     """Return a decorator by which a function answers a wrong call in a line, before it does anything.
 
     `checks` are of the arguments by name; None is not checked where it is the default. What is missing, not known or
-    given twice is a TypeError, as Python's own, a value that is not allowed a ValueError. Of a function that takes any
-    argument by name, `further` names those that it knows.
+    given twice is a TypeError, as Python's own, a value that is not allowed a ValueError. Where the function needs a
+    package that is not installed, the ModuleNotFoundError says what to install. Of a function that takes any argument
+    by name, `further` names those that it knows.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*given: P.args, **named: P.kwargs) -> R:
             _check(function, further, checks, given, named)
-            return function(*given, **named)
+            try:
+                return function(*given, **named)
+            except ModuleNotFoundError as error:
+                if said := not_installed(error):
+                    raise ModuleNotFoundError(f"{function.__name__}(): {said}", name=error.name) from None
+                raise
 
         return call
 
