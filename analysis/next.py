@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.planning.next_text import text
 from analysis.planning.study_config import inherited, write
 from analysis.results import load
-from analysis.text import commandline
+from analysis.text import commandline, terminal
 from analysis.text.commandline import Key
 from train.spec import calls
 
@@ -81,16 +81,20 @@ def act(options: Mapping[str, Any]) -> int:
     }
     found = next_runs(frame, simulate=options["simulate"], **asked)
     label = str(frame["study"].iloc[0])
-    print(text(found))
+    terminal.show(text(found))
     if not found.runs:
         raise ValueError("no candidate fits into the budget: give a larger budget= or a smaller largest=")
     folder = Path(options["out"] or Path("reports") / label / "next")
     if any(run.width is None for run in found.runs):
-        print("note: no model shape comes near some of these sizes: no config is written for python -m study.sweep")
+        terminal.show(
+            "note: no model shape comes near some of these sizes: no config is written for python -m study.sweep"
+        )
         return 0
     write(found, folder, options["name"] or label, inherited(options["runs"]))
-    print(f"\nwrote {folder}/next.yaml; look at the points first; without dry_run=true the command submits them:")
-    print(f"  python -m study.sweep --config-dir {folder} --config-name next dry_run=true")
+    terminal.show(
+        f"\nwrote {folder}/next.yaml; look at the points first; without dry_run=true the command submits them:"
+    )
+    terminal.show(f"  python -m study.sweep --config-dir {folder} --config-name next dry_run=true")
     return 0
 
 

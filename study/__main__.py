@@ -111,11 +111,13 @@ def usage() -> str:
     lines = [f"  {name:<{width}}{text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
-            "python -m study COMMAND STUDY      (python -m study COMMAND --help lists the options)",
+            "python -m study COMMAND STUDY    (its options: python -m study COMMAND --help)",
             "",
             *lines,
             "",
-            "python -m study.sweep creates a study; its --help lists every key. --json prints JSON for scripts.",
+            "To create a study: python -m study.sweep (its --help lists every key).",
+            "--json prints JSON for scripts.",
+            "",
             EXIT_CODES,
         ]
     )

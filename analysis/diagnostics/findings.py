@@ -271,9 +271,10 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
         beyond = 1.0 / (1.0 + test.relative_error) - 1.0
         if not low <= beyond <= high:
             off, least, most = _apart(100 * beyond, 100 * low, 100 * high)
+            side = "above" if beyond > 0 else "below"
             text = (
-                f"observed over predicted, the held-out loss is {off} % off, where the forecast's interval reaches "
-                f"from {least} to {most} %"
+                f"the held-out loss is {off.lstrip('+-')} % {side} its prediction, outside the forecast's interval of "
+                f"{least} to {most} %"
             )
             advice = "expect errors like the backtest's in the forecast: its interval is too short"
             out.append(finding("interval_short", text, advice))
@@ -294,7 +295,8 @@ def one_sided(test: Backtest) -> str:
     """Return that all held-out runs are predicted too high, or too low, and by how much on average."""
     assert test.mean_relative_error is not None, "a test with runs has a mean error"
     side = "high" if test.mean_relative_error > 0 else "low"
-    return f"all {len(test.runs)} held-out runs too {side}, {numbers.signed(test.mean_relative_error, 1)} on average"
+    mean = numbers.percent(abs(test.mean_relative_error))
+    return f"all {len(test.runs)} held-out losses predicted too {side}, by {mean} on average"
 
 
 def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:

@@ -49,7 +49,7 @@ def text(found: Next) -> str:
         )
     lines.append(f"  sum {'':>19} {numbers.scientific(sum(r.flops for r in found.runs)):>9}")
     if why := far_off(found):
-        lines += ["", *textwrap.wrap(f"why: {'; '.join(why)}", 110, subsequent_indent="     ")]
+        lines += ["", *textwrap.wrap(f"why: {'; '.join(why)}", 80, subsequent_indent="     ")]
     if found.simulation is not None:
         lines += ["", _simulation(found.simulation)]
     return "\n".join(lines).translate(numbers.ASCII)

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-USAGE = """usage: python -m analysis.report fit=reports/STUDY/fit.json [out=reports/STUDY] [runs=runs/STUDY]
-                                 [figures=svg,pdf,png] [size=screen]
+USAGE = """usage: python -m analysis.report fit=reports/STUDY/fit.json [out=FOLDER]
+           [runs=runs/STUDY] [figures=svg,pdf,png] [size=screen]
 
   fit      fit.json as python -m analysis.fit wrote it, with runs.csv beside it
   out      folder for report.html and figures/ (default: the folder of fit.json)
   runs     the study's run folder, for learning curves (default: none)
-  figures  formats of the figures: svg, pdf, png, or some of them (default: all three); their data as csv too
-  size     of the figures' files: screen, or in print column (3.35 inches wide) or page (7 inches wide)"""
+  figures  formats of the figures: svg, pdf, png, or some of them (default: all
+           three); their data as csv too
+  size     of the figures' files: screen, or in print column (3.35 inches wide)
+           or page (7 inches wide)"""
 PATHS = ("fit", "out", "runs")
 CHOICES = {"figures": ("svg", "pdf", "png"), "size": ("screen", "column", "page")}
 

@@ -71,7 +71,7 @@ def constants(fit: Fit) -> Html:
         if block.status != "ok":
             if is_alone(fit):
                 continue
-            laws.append(tag("li", f"{title}: not possible: {block.reason or 'no reason given'}"))
+            laws.append(tag("li", f"{title}: not possible ({block.reason or 'no reason given'})"))
             continue
         laws.append(tag("li", f"{title}: {sides.get(title, '')}", formula.law(block.form, {})))
         rows += [_constant(title, name, block, fit) for name in (*block.params, *block.derived)]

@@ -81,7 +81,7 @@ def _main(
         *(alone.evidence(fit) if single else ()),
         ("constants", "The constants", details.constants(fit)),
         ("checks", "What to be careful about", details.checks(fit)),
-        ("choices", "What other choices would give", join(details.sensitivity(fit), details.ways(fit))),
+        ("choices", "Other choices and approaches", join(details.sensitivity(fit), details.ways(fit))),
         ("runs", "The runs", details.runs(fit, rows)),
         ("left-out", "What was left out", details.dropped(fit, rows)),
         ("method", "How it was done", details.method(fit)),

@@ -82,12 +82,13 @@ def uncovered(fit: Json) -> str:
 
 
 def sided(test: Json) -> str:
-    """Return that all held-out runs are missed on one side; empty where they are not."""
+    """Return that all held-out losses are predicted too high, or too low; empty where they are not."""
     mean = numbers.finite(test.get("mean_relative_error"))
     if not test.get("one_sided") or mean is None:
         return ""
     side = "high" if mean > 0 else "low"
-    return f"all {len(test.get('runs') or ())} held-out runs too {side}, {numbers.signed(mean, 1)} on average"
+    off = numbers.percent(abs(mean))
+    return f"all {len(test.get('runs') or ())} held-out losses predicted too {side}, by {off} on average"
 
 
 def choices(fit: Json) -> str:

@@ -177,8 +177,8 @@ def _next(fit: Mapping[str, Any], told: bool) -> list[tuple[str, str]]:
 
 def _best_sizes(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the compute-optimal run of each budget, one a line; intervals are in the report and in fit.json."""
-    heads = ("FLOPs", "parameters", "tokens", "tokens/parameter", "loss")
-    rows = [(line.budget, *line.values.values(), "beyond the data" * line.beyond) for line in optima.lines(fit)]
+    heads = ("FLOPs", "parameters", "tokens", "per parameter", "loss")
+    rows = [(line.budget, *line.values.values(), "extrapolated" * line.beyond) for line in optima.lines(fit)]
     widths = [max(map(len, column)) for column in zip(heads, *(row[:-1] for row in rows), strict=True)]
     said = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:5], widths[1:])]) for row in (heads, *rows)]
     notes = ["", *(row[-1] for row in rows)]
@@ -208,7 +208,7 @@ def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
             continue
         note = f" ({line['note']})" if line.get("note") else ""
         found.append((f"  {number}: {way}".rstrip(": "), f"{_exponents(line)}N* {numbers.amount(size)}{note}"))
-    found += [(f"  {number}:", f"none by {', '.join(ways)}: {reason}") for (number, reason), ways in none.items()]
+    found += [(f"  {number}:", f"none by {', '.join(ways)} ({reason})") for (number, reason), ways in none.items()]
     found.sort(key=lambda line: line[0].strip()[:1])
     ratio, count = sentences.apart(fit)
     if not count or not lines:

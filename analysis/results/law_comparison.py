@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.estimation.losses import LOSSES
 from analysis.results import load
-from analysis.text import commandline, numbers
+from analysis.text import commandline, numbers, terminal
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
 
@@ -86,14 +86,13 @@ def listing() -> str:
 def text(table: pd.DataFrame) -> str:
     """Return the comparison as lines for a terminal."""
     width = max(len(str(name)) for name in table.index)
-    head = f"{'':<{width}} {'rank':>5} {'AICc':>9} {'behind':>7} {'weight':>7} {'AIC':>9} {'BIC':>9} {'k':>3}"
-    head += f" {'held out':>9}"
+    head = f"{'':<{width}} {'AICc':>8} {'behind':>7} {'weight':>7} {'AIC':>8} {'BIC':>8} {'k':>3} {'held out':>9}"
     lines = [head]
     for name, row in table.iterrows():
         lines.append(
-            f"{name:<{width}} {_whole(row.get('rank')):>5} {numbers.number(row.get('aicc'), 6):>9} "
+            f"{name:<{width}} {_criterion(row.get('aicc')):>8} "
             f"{numbers.number(row.get('delta_aicc')):>7} {numbers.number(row.get('weight'), 2):>7} "
-            f"{numbers.number(row.get('aic'), 6):>9} {numbers.number(row.get('bic'), 6):>9} "
+            f"{_criterion(row.get('aic')):>8} {_criterion(row.get('bic')):>8} "
             f"{_whole(row.get('k')):>3} {numbers.percent(row.get('error')):>9}"
         )
         warning = str(row.get("warning") or "")
@@ -111,7 +110,7 @@ def act(options: Mapping[str, Any]) -> int:
     table = compare(
         frame, names, loss=options["loss"], resamples=options["resamples"], seed=options["seed"]
     )  # fmt: skip
-    print(text(table))
+    terminal.show(text(table))
     if options["out"]:
         path = Path(options["out"]) / "compare.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +118,11 @@ def act(options: Mapping[str, Any]) -> int:
         path.write_text(json.dumps(to_json({"loss": options["loss"], "laws": lines}), indent=1) + "\n")
         print(f"wrote {path}")
     return 0
+
+
+def _criterion(value: Any) -> str:
+    number = numbers.finite(to_json(value))
+    return numbers.MISSING if number is None else f"{number:.2f}"
 
 
 def _whole(value: Any) -> str:

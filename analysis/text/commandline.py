@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from typing import Any
 
-from analysis.text.terminal import show
+from analysis.text.terminal import help_columns, show
 from train.spec.calls import FEWEST_RESAMPLES
 
 Read = Callable[["Key", str], Any]
-WIDTH = 118
-"""Columns of a help text."""
+BESIDE = 30
+"""Columns that the words about a key need beside its name and type; with fewer they begin on a line of their own."""
 UNANSWERED = 3
 """Exit code where the command did what it was asked to, and the runs do not say what was asked for."""
 
@@ -175,7 +175,8 @@ def refuse_repeated(words: Iterable[str]) -> None:
 def usage(command: str, purpose: str, keys: Sequence[Key], examples: Sequence[str] = ()) -> str:
     """Return the help of a command."""
     first = next((f"{key.name}=... " for key in keys if key.required), "")
-    lines = [f"usage: python -m {command} {first}[key=value ...]", "", purpose, "", *key_lines(keys)]
+    told = textwrap.wrap(purpose, help_columns(), break_on_hyphens=False)
+    lines = [f"usage: python -m {command} {first}[key=value ...]", "", *told, "", *key_lines(keys)]
     if examples:
         lines += ["", "examples:", *(f"  {example}" for example in examples)]
     return "\n".join(lines)
@@ -192,16 +193,20 @@ def _lacking(command: str, purpose: str, keys: Sequence[Key], examples: Sequence
 def key_lines(keys: Sequence[Key]) -> list[str]:
     """Return the lines of each key: name, type, what it is, its choices and its default."""
     width, kinds = max(len(key.name) for key in keys) + 2, max(len(key.type_name) for key in keys) + 2
+    columns = help_columns()
+    beside = columns - (2 + width + kinds) >= BESIDE
     lines = []
     for key in keys:
         default = "" if key.required or key.default in ("", None) else f" (default {_shown(key.default)})"
         choices = f": {', '.join(key.choices)}" if key.choices else ""
         lead = f"  {key.name:<{width}}{key.type_name:<{kinds}}"
+        indent = " " * (len(lead) if beside else 6)
+        lines += [] if beside else [lead.rstrip()]
         lines += textwrap.wrap(
             f"{key.help}{choices}{default}",
-            WIDTH,
-            initial_indent=lead,
-            subsequent_indent=" " * len(lead),
+            columns,
+            initial_indent=lead if beside else indent,
+            subsequent_indent=indent,
             break_long_words=False,
             break_on_hyphens=False,
         )

@@ -8,7 +8,15 @@ import sys
 import textwrap
 
 NARROWEST = 40
+HELP = 118
+"""Columns of a help text in files and pipes, where a key with a long explanation is then still on one line."""
+COMMAND = "python -m "
 _LABEL = re.compile(r" *\S+(?: \S+)* {2,}")
+
+
+def help_columns() -> int:
+    """Return the columns of a help text: those of the terminal or COLUMNS, from 40 to 118; 118 where it is neither."""
+    return min(HELP, max(NARROWEST, shutil.get_terminal_size((HELP, 24)).columns))
 
 
 def show(text: str) -> None:
@@ -20,8 +28,11 @@ def show(text: str) -> None:
 
 
 def fold(line: str, width: int) -> list[str]:
-    """Return a line in lines of so many columns, what follows below the text beside the line's label; words whole."""
-    if len(line) <= width:
+    """Return a line in lines of so many columns, what follows below the text beside the line's label.
+
+    Words stay whole, and so does a line that is a command: it is there to be copied.
+    """
+    if len(line) <= width or line.lstrip().startswith(COMMAND):
         return [line]
     label = _LABEL.match(line)
     indent = label.end() if label is not None else len(line) - len(line.lstrip()) + 4

@@ -49,9 +49,12 @@ DEFAULT_RUNS = Path("runs")
 """Where studies lie unless --runs says otherwise; before the first study it is not there."""
 
 EXIT_CODES = """\
-exit codes: 0 success; 1 done, but something needs attention (a point failed, a check did not pass);
-  2 nothing was done, the message on stderr says what to change; 75 MLflow's store is unreachable, try again later;
-  130 stopped by Ctrl-C."""
+exit codes:
+  0   success
+  1   done, but something needs attention (a point failed, a check did not pass)
+  2   nothing was done: the message on stderr says what to change
+  75  MLflow's store is unreachable: try again later
+  130 stopped by Ctrl-C"""
 
 
 class Command(Protocol):

@@ -80,8 +80,9 @@ def about(words: Sequence[str]) -> str | None:
             usage(f"study plan {named[0]}", f"Predict {told}.", own),
             "",
             "Keys of the study, as for python -m study.sweep (the schema's defaults, a group's option may set others).",
-            "Groups: model=NAME, parallel=NAME, precision=NAME, optim=NAME, +reference=NAME;",
-            f"python -m study.sweep --help model describes their options. Models: {models}",
+            "Groups: model=NAME, parallel=NAME, precision=NAME, optim=NAME, +reference=NAME. Their options:",
+            "  python -m study.sweep --help model",
+            f"Models: {models}",
             *lines_of(STUDY_KEYS),
         ]
     )

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from analysis.text.terminal import help_columns
 from study.config.schema import Key, Section, sections
 
-WIDTH = 118
-INDENT = 58
-"""Where the words about a key begin [columns]."""
+WIDE = 100
+"""Columns from which the words about a key stand beside it; on a narrower terminal they stand below it."""
+INDENT, BELOW = 58, 8
+"""Where the words about a key begin [columns]: beside it, and below it."""
 
 
 def lines_of(names: Sequence[str]) -> list[str]:
@@ -35,18 +37,21 @@ def section_lines(part: Section) -> Iterator[str]:
 
 
 def key_lines(key: Key) -> Iterator[str]:
-    """Yield a key in a line, or in more where it is long."""
+    """Yield a key in a line, or in more where it is long or the terminal narrow."""
+    width = help_columns()
+    indent = INDENT if width >= WIDE else BELOW
     value = f"{key.path}={default_text(key.default)}"
     kind = "|".join(key.choices) if key.choices else type_name(key.kind)
     lead = f"    {value:<38} {kind:<14} "
-    if len(lead) > INDENT:
+    if len(lead) > indent:
         # What is longer than its column has lines of its own, so that the words stand below each other.
+        further = " " * min(43, width // 2)
         yield from textwrap.wrap(
-            lead.strip().replace("|", " | "), WIDTH, initial_indent="    ", subsequent_indent=" " * 43
+            lead.strip().replace("|", " | "), width, initial_indent="    ", subsequent_indent=further
         )
         lead = ""
-    for line in textwrap.wrap(key.help, WIDTH - INDENT, break_on_hyphens=False) or [""]:
-        yield f"{lead:<{INDENT}}{line}"
+    for line in textwrap.wrap(key.help, width - indent, break_on_hyphens=False) or [""]:
+        yield f"{lead:<{indent}}{line}"
         lead = ""
 
 

@@ -79,9 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return 0
         if not words:
-            from study.sweep.help import HEAD
+            from study.sweep.help import head
 
-            print(f"{HEAD}\nstudy.sweep: name what is to be trained: study=NAME, or KEY=VALUE", file=sys.stderr)
+            print(
+                *head(),
+                f"\nstudy.sweep: name what is to be trained: study=NAME, or KEY=VALUE",
+                sep="\n",
+                file=sys.stderr,
+            )
             return 2
         code = _hydra(arguments)
         sys.stdout.flush()

@@ -7,38 +7,59 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from study.config.key_lines import section_lines
+from analysis.text.terminal import help_columns
+from study.config.key_lines import WIDE, section_lines
 from study.config.schema import Section, sections
 
-HEAD = """\
-Make the points of a study and submit them: each point is one frozen config, trained once.
-
-Usage: python -m study.sweep [GROUP=OPTION …] [KEY=VALUE …] [-m KEY=A,B,C …]
-
-Examples
-  python -m study.sweep study=isoflop dry_run=true             the points and their cost; submits nothing
-  python -m study.sweep study=isoflop                          run the main study on this machine
-  python -m study.sweep model=small budget.flops=1e15          one point
-  python -m study.sweep -m model.width=64,96,128 seed=range(3) all combinations: nine points
-  python -m study.sweep study=isoflop cluster=slurm -m model.width=512,768,1024
-                                                               SLURM job arrays; returns at once
-  python -m study.sweep study.name=mine search=isoflop 'search.budgets=[1e12,1e13]' 'search.ratios=[5,20,80]'
-  python -m study status isoflop                               then: watch, show, logs, cancel, retry, dashboard
-
-The same command twice does nothing twice: points that exist are found by the hash of their config.
-
-Lists after -m: a,b,c  range(start,stop[,step])  choice(a,b)  glob(*) for options of a group.
-Options: -m/--multirun  --cfg job (the composed config, with comments)  --config-dir DIR (your own groups)
-         --config-name NAME  --package KEY  --resolve  --info  --hydra-help  --help [GROUP], as in --help model
-"""
+PURPOSE = "Make the points of a study and submit them: each point is one frozen config, trained once."
+EXAMPLES = (
+    ("study=isoflop dry_run=true", "the points and their cost; submits nothing"),
+    ("study=isoflop", "run the main study on this machine"),
+    ("model=small budget.flops=1e15", "one point"),
+    ("-m model.width=64,96,128 seed=range(3)", "all combinations: nine points"),
+    ("study=isoflop cluster=slurm -m model.width=512,768,1024", "SLURM job arrays; returns at once"),
+    (
+        "study.name=mine search=isoflop 'search.budgets=[1e12,1e13]' 'search.ratios=[5,20,80]'",
+        "runs at budgets and ratios of your own",
+    ),
+)
+AFTERWARDS = ("python -m study status isoflop", "then: watch, show, logs, cancel, retry, dashboard")
+TWICE = "The same command twice does nothing twice: points that exist are found by the hash of their config."
+WORDS = (
+    "Lists after -m: a,b,c  range(start,stop[,step])  choice(a,b)  glob(*) for options of a group.",
+    "Options: -m/--multirun  --cfg job (the composed config, with comments)  --config-dir DIR (your own groups)  "
+    "--config-name NAME  --package KEY  --resolve  --info  --hydra-help  --help [GROUP], as in --help model",
+)
+BESIDE = 63
+"""Where the words about an example begin, on a terminal that is wide enough."""
 
 
 def text(folders: Sequence[Path]) -> str:
     """Return the help, with the groups found in these config folders."""
-    return "\n".join([HEAD, "Groups (GROUP=OPTION; the first named is the default)", *_groups(folders), *_keys()])
+    return "\n".join(
+        [*head(), "", "Groups (GROUP=OPTION; the first named is the default)", *_groups(folders), *_keys()]
+    )
+
+
+def head() -> Iterator[str]:
+    """Yield what the command is for, and examples: commands in one piece, to be copied."""
+    width = help_columns()
+    yield from textwrap.wrap(PURPOSE, width)
+    yield from ("", "Usage: python -m study.sweep [GROUP=OPTION …] [KEY=VALUE …] [-m KEY=A,B,C …]", "", "Examples")
+    for command, told in (*((f"python -m study.sweep {words}", told) for words, told in EXAMPLES), AFTERWARDS):
+        if width >= WIDE and len(command) + 3 <= BESIDE:
+            yield f"{f'  {command}':<{BESIDE}}{told}"
+        else:
+            yield from (f"  {command}", f"{' ' * (BESIDE if width >= WIDE else 6)}{told}")
+    yield ""
+    yield from textwrap.wrap(TWICE, width)
+    yield ""
+    for words in WORDS:
+        yield from textwrap.wrap(words, width, subsequent_indent=" " * 9, break_on_hyphens=False)
 
 
 def about(folders: Sequence[Path], names: Sequence[str]) -> str:
@@ -106,8 +127,13 @@ def _groups(folders: Sequence[Path]) -> Iterator[str]:
 
 def _group(lead: str, choices: Mapping[str, str], width: int) -> Iterator[str]:
     for name, description in choices.items():
-        yield f"  {lead}{name:<{width}}{description}".rstrip()
+        first = f"  {lead}{name:<{width}}"
         lead = " " * len(lead)
+        # Words that would go on at the left edge begin below their option's name; others end where the terminal does.
+        further = " " * min(len(first), help_columns() // 2)
+        yield from textwrap.wrap(
+            description, help_columns(), initial_indent=first, subsequent_indent=further, break_on_hyphens=False
+        ) or [first.rstrip()]
 
 
 def _keys() -> Iterator[str]:

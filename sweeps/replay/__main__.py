@@ -12,6 +12,7 @@ import math
 import os
 import random
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,17 +26,24 @@ from sweeps.replay.simulate import Cluster, Run, replay
 from sweeps.schedulers.base import SchedulerOptions
 
 ALL = ("all",)
-HELP = f"""python -m sweeps.replay KEY=VALUE …: run schedulers against recorded learning curves.
+_NAMES = textwrap.fill(", ".join(POLICIES), 79, initial_indent=" " * 23, subsequent_indent=" " * 23).strip()
+HELP = f"""python -m sweeps.replay KEY=VALUE …: run schedulers on recorded learning curves.
 
-  curves=FILE.npz      val_loss (configurations x resource), lower is better; optional config, epoch_cost
-  scheduler=NAME,…     {", ".join(POLICIES)}; all: all that the curves allow
+  curves=FILE.npz      val_loss (configurations x resource), lower is better;
+                       optional config, epoch_cost
+  scheduler=NAME,…     {_NAMES};
+                       all: all that the curves allow
   workers=8            trials trained in parallel
   r=1 eta=3            first rung [columns of val_loss]; one in eta is promoted
-  seeds=50             random orders of the configurations; seed s shuffles with random.Random(s)
+  seeds=50             random orders of the configurations; seed s shuffles with
+                       random.Random(s)
   budgets=5,10,20,40   times the full resource of one trial, over all workers
-  startup=0            cost of starting or resuming a trial on another worker [columns]
-  failures=0           probability that a unit is lost with its worker and restarts from its checkpoint
-  cost=unit            unit: every column costs 1; table: each configuration's epoch_cost
+  startup=0            cost of starting or resuming a trial on another worker
+                       [columns]
+  failures=0           probability that a unit is lost with its worker and
+                       restarts from its checkpoint
+  cost=unit            unit: every column costs 1; table: each configuration's
+                       epoch_cost
   out=FILE.json        {{scheduler: {{budget: [regret of each seed]}}}}
 """
 

@@ -1,8 +1,12 @@
-"""`python -m train.hub export run=RUN out=FOLDER [dtype=bfloat16] [step=N]` and `... import source=FOLDER out=FOLDER`.
+"""Weights to and from Hugging Face's format.
 
-export writes a run's newest checkpoint as config.json, safetensors and tokenizer, which `transformers`, vLLM and others
-read. import makes initial weights of such a folder (Llama, Mistral, Qwen3, Mixtral, Qwen3-MoE): runs start from them by
-model.init_from.
+  python -m train.hub export run=RUN out=FOLDER [dtype=bfloat16] [step=N]
+  python -m train.hub import source=FOLDER out=FOLDER
+
+export writes a run's newest checkpoint as config.json, safetensors and
+tokenizer, which transformers, vLLM and others read. import makes initial
+weights of such a folder (Llama, Mistral, Qwen3, Mixtral, Qwen3-MoE): runs start
+from them by model.init_from.
 """
 
 from __future__ import annotations

@@ -340,9 +340,9 @@ RUN = BacktestRun("r", 1.0, 1.0, 1.0, 2.0, 2.0, 0.0)
 @pytest.mark.parametrize(
     ("mean", "level", "words"),
     [
-        (0.009, "note", "all 2 held-out runs too high, +0.9 % on average"),
-        (0.011, "warning", "all 2 held-out runs too high, +1.1 % on average"),
-        (-0.011, "warning", "all 2 held-out runs too low, -1.1 % on average"),
+        (0.009, "note", "all 2 held-out losses predicted too high, by 0.90 % on average"),
+        (0.011, "warning", "all 2 held-out losses predicted too high, by 1.1 % on average"),
+        (-0.011, "warning", "all 2 held-out losses predicted too low, by 1.1 % on average"),
     ],
 )
 def test_a_backtest_that_misses_on_one_side(mean: float, level: str, words: str) -> None:
@@ -372,8 +372,8 @@ def test_an_interval_that_the_backtest_leaves(error: float, said: bool) -> None:
         if check.code == "interval_short":
             beyond = 100 * (1 / (1 + error) - 1)
             assert check.message == (
-                f"observed over predicted, the held-out loss is {beyond:+.2f} % off, where the forecast's interval "
-                "reaches from -4.00 to +4.00 %"
+                f"the held-out loss is {abs(beyond):.2f} % {'above' if beyond > 0 else 'below'} its prediction, "
+                "outside the forecast's interval of -4.00 to +4.00 %"
             )
     for lacking in (plan(loss=None), plan(intervals={"loss": None}), plan(intervals={})):
         assert "interval_short" not in codes(findings.outlook(lacking, backtest(relative_error=0.2)))

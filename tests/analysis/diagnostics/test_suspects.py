@@ -193,7 +193,7 @@ def test_a_bias_on_one_side_is_said() -> None:
     assert found.one_sided
     said = next(check for check in findings.outlook(None, found) if check.code == "backtest_bias")
     assert said.level == "warning"
-    assert said.message.startswith("the backtest errs in one direction: all 5 held-out runs too high, +")
+    assert said.message.startswith("the backtest errs in one direction: all 5 held-out losses predicted too high, by ")
 
 
 def test_the_outlook_names_the_ends_of_a_disagreement_and_what_the_interval_would_allow() -> None:
@@ -210,8 +210,7 @@ def test_the_outlook_names_the_ends_of_a_disagreement_and_what_the_interval_woul
     )
     # 2.0 is 8.7 % above the predicted 1.84; the forecast of 2.0 allows for 1.8 to 2.1.
     assert said["interval_short"] == (
-        "observed over predicted, the held-out loss is +8.7 % off, where the forecast's interval reaches from -10.0 to "
-        "+5.0 %"
+        "the held-out loss is 8.7 % above its prediction, outside the forecast's interval of -10.0 to +5.0 %"
     )
     assert "interval_short" not in {check.code for check in findings.outlook(plan, replace(test, relative_error=0.08))}
 

@@ -151,6 +151,6 @@ def test_the_terminal_aligns_the_columns() -> None:
     lines = summary(to_json(fitted("surface").result)).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("best sizes"))
     head, first = lines[at : at + 2]
-    assert head.split() == ["best", "sizes", "FLOPs", "parameters", "tokens", "tokens/parameter", "loss"]
+    assert head.split() == ["best", "sizes", "FLOPs", "parameters", "tokens", "per", "parameter", "loss"]
     for line in lines[at + 1 : at + 9]:
-        assert len(line.removesuffix("  beyond the data")) == len(head) == len(first)
+        assert len(line.removesuffix("  extrapolated")) == len(head) == len(first)

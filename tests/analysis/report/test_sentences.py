@@ -112,7 +112,7 @@ def backtested(fit: dict[str, Any]) -> dict[str, str]:
         found |= {
             "sided": str(len(test["runs"])),
             "side": "high" if mean > 0 else "low",
-            "mean": numbers.signed(mean, 1).removesuffix(" %"),
+            "mean": numbers.percent(abs(mean)).removesuffix(" %"),
         }
     found["trained"] = str(len(test["train_budgets"]))
     return found
@@ -159,7 +159,7 @@ FLOPS = rf"{NUM} FLOPs"
 FAR = rf"{NUM}×"
 SPAN = r"(?:at (?:least|most) )?\S+(?: to \S+)?"
 UNCOVERED = rf"(?:; no test reaches the recommendation's (?P<wanted>{FAR}))?"
-SIDED = rf"(?:; all (?P<sided>\d+) held-out runs too (?P<side>high|low), (?P<mean>{NUM}) % on average)?"
+SIDED = rf"(?:; all (?P<sided>\d+) held-out losses predicted too (?P<side>high|low), by (?P<mean>{NUM}) % on average)?"
 PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"With (?P<budget>{FLOPS}), (?P<far>{FAR}) the largest run, train (?P<params>{COUNT}) parameters on "
      rf"(?P<tokens>{COUNT}) tokens(?:: expect (?P<loss>{NUM}) nats per token"
@@ -313,7 +313,7 @@ def size_lines(told: dict[str, Any]) -> set[str]:
     return {
         " ".join([
             numbers.scientific(one["budget_flops"], 3), *(show(one[name]) for name, show in SIZES.items()),
-            *(["beyond the data"] if one["beyond"] else []),
+            *(["extrapolated"] if one["beyond"] else []),
         ]).translate(numbers.ASCII)
         for one in (told["recommendation"] or {}).get("optima", ())
     }  # fmt: skip
@@ -390,7 +390,7 @@ def lines_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     none = [(line["approach"].split(" ", 1), line["reason"]) for line in lines if line["params"] is None]
     for number, reason in {(words[0], reason) for words, reason in none}:
         ways = [words[1] for words, other in none if (words[0], other) == (number, reason)]
-        yield f"{number}: none by {', '.join(ways)}: {reason}"
+        yield f"{number}: none by {', '.join(ways)} ({reason})"
 
 
 def line_of(line: Mapping[str, Any]) -> str:

@@ -78,11 +78,11 @@ def table() -> pd.DataFrame:
 
 
 TEXT = [
-    "            rank      AICc  behind  weight       AIC       BIC   k  held out",
-    "chinchilla     1  -123.457       0    0.99  -124.000  -120.000   5     1.2 %",
-    "kaplan         2  -100.000    23.5   0.012  -101.000  -99.0000   4      20 %",
+    "               AICc  behind  weight      AIC      BIC   k  held out",
+    "chinchilla  -123.46       0    0.99  -124.00  -120.00   5     1.2 %",
+    "kaplan      -100.00    23.5   0.012  -101.00   -99.00   4      20 %",
     "             held out: worse",
-    "farseer        -         -       -       -         -         -   -         -",
+    "farseer           -       -       -        -        -   -         -",
     "             not fitted: too few rows",
 ]
 

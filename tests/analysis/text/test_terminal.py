@@ -6,7 +6,9 @@ import importlib
 
 import pytest
 
-from analysis.text import terminal
+from analysis.text import commandline, terminal
+from study.config import key_lines
+from study.config.schema import sections
 
 OTHER = "  farseer   34.4B parameters, loss 2.043  (AICc 2.90 behind; does not qualify: b is not identified)"
 
@@ -22,6 +24,7 @@ OTHER = "  farseer   34.4B parameters, loss 2.043  (AICc 2.90 behind; does not q
          ["note: the budget is 50 times the largest", "    run: its intervals are short"]),
         ("a" * 30 + "  " + "b" * 30, ["a" * 30, "    " + "b" * 30]),
         ("x" * 60, ["x" * 60]),
+        ("  python -m analysis.fit runs=runs/isoflop form=farseer", ["  python -m analysis.fit runs=runs/isoflop form=farseer"]),
     ],
 )  # fmt: skip
 def test_long_lines_go_on_below_their_text(line: str, folded: list[str]) -> None:
@@ -40,7 +43,23 @@ def test_help_is_folded_in_a_narrow_terminal(
     assert main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 20
-    assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+    long = [line for line in lines if len(line) > 80 and " " in line.strip()]
+    assert [line for line in long if not line.strip().startswith("python -m ")] == [], "commands alone stay whole"
+
+
+@pytest.mark.parametrize("columns", [40, 80, 99, 118, 200])
+def test_keys_are_laid_out_for_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words about a key begin in one column, beside it or below it; lines end where the terminal does."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    told = "a law of the loss, by its name, its paper or its formula, as one types them"
+    own = commandline.key_lines([commandline.Key("valley_window", told, "all", kind="NAME:NUMBER")])
+    schema = [line for part in sections() for line in key_lines.section_lines(part)]
+    assert max(map(len, own)) <= min(columns, 118)
+    assert " ".join(" ".join(own).split()) == f"valley_window NAME:NUMBER {told} (default all)"
+    widest = max(len(line) for line in schema if line.startswith("     ") and " " in line.strip())
+    assert widest <= min(columns, 118)
+    starts = {len(line) - len(line.lstrip()) for line in schema}
+    assert (58 in starts, 8 in starts) == (columns >= 100, columns < 100)
 
 
 def test_only_a_terminal_folds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
