@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print(
                 *head(),
-                f"\nstudy.sweep: name what is to be trained: study=NAME, or KEY=VALUE",
+                "\nstudy.sweep: name what is to be trained: study=NAME, or KEY=VALUE",
                 sep="\n",
                 file=sys.stderr,
             )

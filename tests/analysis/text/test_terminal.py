@@ -24,7 +24,8 @@ OTHER = "  farseer   34.4B parameters, loss 2.043  (AICc 2.90 behind; does not q
          ["note: the budget is 50 times the largest", "    run: its intervals are short"]),
         ("a" * 30 + "  " + "b" * 30, ["a" * 30, "    " + "b" * 30]),
         ("x" * 60, ["x" * 60]),
-        ("  python -m analysis.fit runs=runs/isoflop form=farseer", ["  python -m analysis.fit runs=runs/isoflop form=farseer"]),
+        ("  python -m analysis.fit runs=runs/isoflop seed=1",
+         ["  python -m analysis.fit runs=runs/isoflop seed=1"]),
     ],
 )  # fmt: skip
 def test_long_lines_go_on_below_their_text(line: str, folded: list[str]) -> None:
