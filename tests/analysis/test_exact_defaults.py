@@ -23,7 +23,10 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_defaults_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_defaults_of_a_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "118")  # a key is one line
     assert import_module(f"analysis.{command}").main(["help"]) == 0
     said = capsys.readouterr().out
     for name, default in COMMANDS[command].items():

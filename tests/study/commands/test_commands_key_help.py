@@ -22,6 +22,13 @@ ALL = [
 ]
 
 
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give texts so many columns that a key and its words are one line."""
+    monkeypatch.setenv("COLUMNS", "118")
+
+
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(("command", "what", "module"), ALL)
 @pytest.mark.parametrize("asked", ["--help", "help"])
 def test_every_key_is_listed_with_type_and_meaning(
