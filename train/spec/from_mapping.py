@@ -65,7 +65,8 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     for option in options:
         if is_dataclass(option) and isinstance(option, type):
             if not isinstance(value, Mapping):
-                raise ValueError(f"{path}={value!r} is not allowed: it is a section with keys of its own")
+                own = f"a section with keys of its own, such as {path}.{fields(option)[0].name}"
+                raise ValueError(f"{path}={value!r} is not allowed: it is {own}")
             return read(option, value, path)
         origin = typing.get_origin(option)
         if origin in (tuple, list) and isinstance(value, list | tuple):

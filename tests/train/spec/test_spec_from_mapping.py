@@ -57,7 +57,7 @@ def test_defaults_survive_a_round_trip() -> None:
         ({"schedule": {"name": "cosin"}}, ["schedule.name='cosin'", "cosine, wsd, linear, constant"]),
         ({"model": {"width": "64.5"}}, ["model.width='64.5'", "a whole number"]),
         ({"optim": {"eps": "nan"}}, ["optim.eps='nan'", "a finite number"]),
-        ({"model": 3}, ["model=3", "a section with keys of its own"]),
+        ({"model": 3}, ["model=3", "a section with keys of its own, such as model.width"]),
     ],
 )
 def test_bad_values_are_named(mapping: dict[str, object], words: list[str]) -> None:
@@ -135,12 +135,16 @@ def test_values_of_every_kind(name: str, value: Any, wanted: Any) -> None:
         ("numbers", [1, 2.5], "here.numbers[1]=2.5 is not allowed: it takes a whole number"),
         ("parts", [{"size": "x"}], "here.parts[0].size='x' is not allowed: it takes a whole number"),
         ("parts", [{}], "here.parts[0].size is missing"),
-        ("parts", [3], "here.parts[0]=3 is not allowed: it is a section with keys of its own"),
+        (
+            "parts",
+            [3],
+            "here.parts[0]=3 is not allowed: it is a section with keys of its own, such as here.parts[0].size",
+        ),
         ("table", [1], "here.table=[1] is not allowed: it takes keys with values in { }"),
         ("table", 3, "here.table=3 is not allowed: it takes keys with values in { }"),
         ("words", {"a": 1}, "here.words={'a': 1} is not allowed: it takes a list in [ ]"),
         ("shape", "oval", "here.shape='oval' is not allowed: choose one of round, square"),
-        ("part", 3, "here.part=3 is not allowed: it is a section with keys of its own"),
+        ("part", 3, "here.part=3 is not allowed: it is a section with keys of its own, such as here.part.size"),
         ("wrods", 3, "unknown key 'here.wrods': did you mean 'here.words'?"),
         (
             "zzz",
