@@ -384,11 +384,13 @@ class StudyFit:
         """
         import pandas as pd
 
+        from analysis.approaches.frontier_path import data_end
+
         names = ("params", "tokens", "tokens_per_param", "loss")
         found: list[tuple[Optimum | BudgetOptimum, bool]]
         if budgets is not None:
-            rows_of = None if self._parts is None else self._parts.rows
-            end = 0.0 if rows_of is None else max(float(rows_of.flops.max()), float(rows_of.labels.max()))
+            of = None if self._parts is None else self._parts.rows
+            end = 0.0 if of is None else data_end(of.labels.tolist(), float(of.flops.max()))
             found = [(one, one.budget_flops > end) for one in map(self.optimum, budgets)]
         else:
             found = [] if self.recommendation is None else [(one, one.beyond) for one in self.recommendation.optima]

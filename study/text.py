@@ -9,12 +9,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from analysis.text.terminal import COMMAND, NARROWEST
 from train.spec.interrupts import deferred
 
 WIDTH = 80
 """Columns of texts for people; wider terminals widen tables only."""
-NARROWEST = 40
-COMMENT, COMMAND = "    # ", "python -m "
+COMMENT = "    # "
 DUMB = ("dumb", "unknown")
 SPELT = {"█": "#", "░": "-", "━": "-", "─": "-", "…": "~", "·": "*", "²": "2"}
 """Instead of characters that the output's encoding lacks: one each, so that columns stay where they are."""

@@ -58,9 +58,14 @@ def budgets(data: Sequence[float], target: float) -> tuple[float, ...]:
     return tuple(sorted(set(map(float, kept))))
 
 
+def data_end(data: Sequence[float], largest: float) -> float:
+    """Return the FLOPs beyond which there are no data: of budgets and of the `largest` run [FLOPs] the greatest."""
+    return max(largest, *data)
+
+
 def optima(propose: Proposer, data: Sequence[float], largest: float, target: float) -> tuple[BudgetOptimum, ...]:
     """Return the law's best run at each budget of the table, those where it has one; `largest` run [FLOPs] of all."""
-    end, found = max(largest, *data), []
+    end, found = data_end(data, largest), []
     for budget in budgets(data, target):
         best = propose(budget)
         if best is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from analysis.inputs import provenance
@@ -89,10 +90,8 @@ def draw(figure: Figure, kinds: Sequence[str], size: str) -> Drawn:
 
 def _load_matplotlib() -> None:
     """Import what every figure is drawn with: each fork would do so for itself."""
-    from matplotlib.backends import backend_agg, backend_pdf, backend_svg
-    from matplotlib.figure import Figure as Canvas
-
-    del backend_agg, backend_pdf, backend_svg, Canvas
+    for module in ("figure", "backends.backend_agg", "backends.backend_pdf", "backends.backend_svg"):
+        import_module(f"matplotlib.{module}")
 
 
 def _remove_stale(folder: Path, written: Iterable[Path]) -> None:
