@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn, TypeVar
 
+from train.spec.interrupts import deferred
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -45,33 +47,31 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
     found: dict[int, Result] = {}
     try:
         for _ in range(count):
-            children.append(_fork(function, items, places))
+            with deferred():  # until the fork is known; it never leaves the block, so that this process ends it
+                children.append(_fork(function, items, places))
         for _, answers in children:
             with open(answers, "rb", closefd=False) as file:
                 told = file.read()
             with suppress(EOFError, pickle.UnpicklingError):  # it ended before it had told all
                 found |= pickle.loads(told)
     finally:
-        os.close(places)
-        for child, answers in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(answers)
+        with deferred():
+            os.close(places)
+            for child, answers in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                os.close(answers)
     return [found[place] if place in found else function(item) for place, item in enumerate(items)]
 
 
 def _fork(function: Callable[[Item], Result], items: Sequence[Item], places: int) -> tuple[int, int]:
     """Start a fork that takes the next place whenever it is free; return its pid and where its answers come from."""
     answers, end = os.pipe()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # this process hears it, and ends the forks
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that a BLAS keeps, which mind forks
-            child = os.fork()
-        if child == 0:
-            _work(function, items, places, end)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that a BLAS keeps, which mind forks
+        child = os.fork()
+    if child == 0:
+        _work(function, items, places, end)
     os.close(end)
     return child, answers
 

@@ -75,6 +75,27 @@ def test_nothing_is_forked_beside_another_thread() -> None:
         beside.join()
 
 
+def test_ctrl_c_at_the_moment_of_a_fork_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    forks, fork = list[int](), os.fork
+
+    def pressed() -> int:
+        child = fork()
+        if child:
+            forks.append(child)
+            signal.raise_signal(signal.SIGINT)
+        return child
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(os, "fork", pressed)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            forked.each(time.sleep, [600.0, 600.0], 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(forks[0], os.WNOHANG)
+
+
 INTERRUPTED = """
 import os, time
 from analysis.report import forked
