@@ -9,12 +9,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from analysis.text.terminal import COMMAND, NARROWEST
 from train.spec.interrupts import deferred
 
 WIDTH = 80
 """Columns of texts for people; wider terminals widen tables only."""
-COMMENT = "    # "
+NARROWEST = 40
+COMMENT, COMMAND = "    # ", "python -m "
+"""As in analysis.text.terminal, which jobs do not import: an edited analysis is no other version of what they run."""
 DUMB = ("dumb", "unknown")
 SPELT = {"█": "#", "░": "-", "━": "-", "─": "-", "…": "~", "·": "*", "²": "2"}
 """Instead of characters that the output's encoding lacks: one each, so that columns stay where they are."""
