@@ -6,10 +6,13 @@ import argparse
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from study.config.tracking_uri import ui_command
@@ -42,6 +45,7 @@ def reproduce(root: Path, report: Path, arguments: list[str]) -> int:
 
     Only one runs at a time: a second one waits for the first, which may be what a killed terminal left behind.
     Ctrl-C reaches every process of the terminal: each stage saves its work and ends, and the next run carries on.
+    So it does on SIGTERM, which reaches this process alone and is passed on to the others as Ctrl-C.
     """
     if not (root / "dvc.yaml").is_file():
         raise ValueError(f"there is no dvc.yaml in {root}: run this in a checkout of the project")
@@ -67,12 +71,27 @@ def _dvc(root: Path, arguments: list[str], held: IO[str]) -> int:
     environment = {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "dvc", "repro", *arguments]
     process = subprocess.Popen(command, cwd=root, env=environment, pass_fds=[held.fileno()])
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            # The terminal has sent it to every stage too: they are saving their work.
-            continue
+    before = signal.signal(signal.SIGTERM, _interrupt_stages)
+    try:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                # The terminal has sent it to every stage too: they are saving their work.
+                continue
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt_stages(number: int, frame: FrameType | None) -> None:
+    """Send SIGINT to what this process has started in its own process group, as a terminal does at Ctrl-C."""
+    del number, frame
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        with suppress(ProcessLookupError):
+            if os.getpgid(child.pid) == os.getpgrp():
+                os.kill(child.pid, signal.SIGINT)
 
 
 def _lock(path: Path) -> IO[str]:

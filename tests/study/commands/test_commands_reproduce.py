@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -48,6 +50,39 @@ def test_a_file_that_was_cut_off_is_removed(tmp_path: Path, text: str) -> None:
     forget_the_dead(path)
     assert not path.exists()
     forget_the_dead(path)
+
+
+STAGE = """
+import pathlib, time
+pathlib.Path("begun").touch()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    pathlib.Path("saved").touch()
+    raise SystemExit(130)
+"""
+
+
+@pytest.mark.parametrize("to_all", [True, False], ids=["Ctrl-C in a terminal", "SIGTERM to the command alone"])
+def test_told_to_end_it_waits_until_its_stage_has_saved(tmp_path: Path, to_all: bool) -> None:
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / "stage.py").write_text(STAGE)
+    (tmp_path / "dvc.yaml").write_text(f"stages:\n  sweep:\n    cmd: {sys.executable} stage.py\n")
+    command = [sys.executable, "-m", "study", "reproduce", "--root", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+        while not (tmp_path / "begun").exists():
+            assert running.poll() is None
+            time.sleep(0.05)
+        started = psutil.Process(running.pid).children(recursive=True)
+        if to_all:
+            os.killpg(running.pid, signal.SIGINT)
+        else:
+            running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=60)
+        assert running.returncode not in (0, -signal.SIGTERM)
+    assert (tmp_path / "saved").exists() and "what ran is kept" in said
+    assert not psutil.wait_procs(started, timeout=10)[1]
 
 
 def test_a_report_that_its_stage_has_sent_is_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
