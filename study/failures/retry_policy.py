@@ -33,7 +33,7 @@ TOLD = "told to stop"
 TAKEN = "another attempt still has the run"
 ENDED_BADLY: frozenset[str] = frozenset({AttemptState.FAILED, AttemptState.INTERRUPTED, AttemptState.TIME_LIMIT})
 """States of points that something may follow from."""
-BAD_NODES = ("down", "drain", "fail", "error", "unknown", "not_responding", "reboot")
+BAD_NODES = ("down", "drain", "fail", "error", "unknown", "not_responding", "reboot", "maint", "inval", "future")
 
 
 @dataclass(frozen=True)
@@ -247,9 +247,12 @@ def evidence(
 
 
 def is_bad(state: str) -> bool:
-    """Whether sinfo's word for a node means that work should not go there: down*, drained, not_responding."""
+    """Whether sinfo's word for a node means that work should not go there: down*, drained, not_responding, idle$.
+
+    sinfo(1): `*` is a node that does not answer, `$` one that is reserved for maintenance.
+    """
     word = state.lower()
-    return word.endswith("*") or any(word.startswith(bad) for bad in BAD_NODES)
+    return word.endswith(("*", "$")) or any(word.startswith(bad) for bad in BAD_NODES)
 
 
 def change(ends: Sequence[RecordedFailure], excluded: Iterable[str], rules: RetryRules) -> Change:

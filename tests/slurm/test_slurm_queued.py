@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from study.executors.base import Answer
+from study.executors.slurm.nodes import read_nodes
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.lab import LOOK_SECONDS, TINY, Lab
 
@@ -24,11 +26,16 @@ def test_drained_nodes_and_held_jobs_are_said_in_words(
 ) -> None:
     lab = Lab(tmp_path, corpus, one_node).with_trainer("quick")
 
+    def ask(command: Sequence[str]) -> Answer:
+        return Answer(0, one_node.call(*command))
+
     def said(*words: str) -> bool:
         text = " ".join(lab.study("status", "q").split())
         return all(word in text for word in words)
 
+    assert {nodes.up for nodes in read_nodes(ask).nodes} == {True}
     one_node.call("scontrol", "update", "nodename=n1", "state=drain", "reason=disk")
+    assert {nodes.up for nodes in read_nodes(ask).nodes} == {False}
     lab.sweep("study.name=q", *TINY, "seed=1,2")
     drained = ("2 queued: the nodes that it could run on are down, drained or reserved", "sinfo -R", "is stalled")
     wait_for("drained nodes", lambda: said(*drained), every=LOOK_SECONDS)

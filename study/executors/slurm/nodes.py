@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from study.executors.base import Answer, Runner
 from study.executors.job_spec import JobSpec
 from study.executors.slurm import ceilings, limits, parse_limits, query
+from study.failures.retry_policy import is_bad
 from study.text import counted
 
-SINFO = ("sinfo", "--noheader", "--exact", "--all", "--format=%P|%D|%c|%m|%G|%f|%l|%s")
+SINFO = ("sinfo", "--noheader", "--exact", "--all", "--format=%P|%D|%c|%m|%G|%f|%l|%s|%T")
 
 
 @dataclass(frozen=True)
 class Nodes:
     """Equal nodes of one partition: how many, and the cores, memory [GB], GPUs and features of each.
 
-    `minutes`, `most`: the partition's time limit [minutes] and nodes of one job; None: no limit.
+    `minutes`, `most`: the partition's time limit [minutes] and nodes of one job; None: no limit. `up`: jobs start there
+    now, or once others have ended; what is down or drained is there all the same and may come back.
     """
 
     partition: str
@@ -32,6 +34,7 @@ class Nodes:
     features: frozenset[str]
     minutes: int | None
     most: int | None
+    up: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,15 +72,16 @@ class Site:
     def jobs_at_once(self, shape: JobSpec) -> int | None:
         """Return how many jobs of this shape all nodes that they may use hold, if no one else does; None: not known.
 
-        Of several partitions the largest counts, and nodes that are down count too. A job of several nodes has all of
-        its nodes in one partition. What the user's associations and QOS allow all jobs together bounds the number.
+        Of several partitions the largest counts, of its nodes those that are neither down nor drained; where all are,
+        it is not known. A job of several nodes has all of its nodes in one partition. What the user's associations and
+        QOS allow all jobs together bounds the number.
         """
         wanted = _features(shape.constraint)
         if not self.complete or (shape.constraint is not None and wanted is None):
             return None
         places: dict[str, int] = {}
         for nodes in self.of(shape.partition):
-            if (wanted or frozenset()) <= nodes.features:
+            if nodes.up and (wanted or frozenset()) <= nodes.features:
                 places[nodes.partition] = places.get(nodes.partition, 0) + nodes.count * _room(shape, nodes)
         if not places:
             return None
@@ -220,9 +224,9 @@ def _features(constraint: str | None) -> frozenset[str] | None:
 
 def _line(line: str) -> Nodes | None:
     parts = [part.strip() for part in line.split("|")]
-    if len(parts) != 8 or not parts[0]:
+    if len(parts) != 9 or not parts[0]:
         return None
-    name, count, cores, memory, gres, features, limit, size = parts
+    name, count, cores, memory, gres, features, limit, size, state = parts
     try:
         return Nodes(
             partition=name.rstrip("*"),
@@ -234,6 +238,7 @@ def _line(line: str) -> Nodes | None:
             features=frozenset() if features == "(null)" else frozenset(features.split(",")),
             minutes=_minutes(limit),
             most=_most(size),
+            up=not is_bad(state),
         )
     except ValueError:
         return None

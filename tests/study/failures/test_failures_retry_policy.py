@@ -192,7 +192,8 @@ def test_evidence(ends: list[RecordedFailure], states: dict[str, str], left_out:
 @pytest.mark.parametrize(
     ("state", "bad"),
     [("idle", False), ("mixed", False), ("allocated", False), ("completing", False), ("down", True), ("down*", True),
-     ("idle*", True), ("drained", True), ("draining", True), ("fail", True), ("not_responding", True), ("", False)],
+     ("idle*", True), ("drained", True), ("draining", True), ("fail", True), ("not_responding", True), ("", False),
+     ("maint", True), ("idle$", True), ("idle~", False), ("down~", True), ("planned", False), ("inval", True)],
 )  # fmt: skip
 def test_states_of_nodes(state: str, bad: bool) -> None:
     assert is_bad(state) is bad

@@ -35,9 +35,9 @@ SLURM = ClusterConfig(executor="slurm")
 SITE = read_site(
     Answer(
         0,
-        "gpu*|4|64|512000|gpu:a100:8(S:0-1)|a100,ib|2-00:00:00|1-4\n"
-        "gpu*|1|32|256000|gpu:v100:4|v100|2-00:00:00|1-4\n"
-        "cpu|10|32|128000|(null)|(null)|infinite|1-infinite\n",
+        "gpu*|4|64|512000|gpu:a100:8(S:0-1)|a100,ib|2-00:00:00|1-4|mixed\n"
+        "gpu*|1|32|256000|gpu:v100:4|v100|2-00:00:00|1-4|idle~\n"
+        "cpu|10|32|128000|(null)|(null)|infinite|1-infinite|allocated\n",
     )
 )
 
@@ -133,8 +133,8 @@ def test_nodes_are_read_from_sinfo() -> None:
         Answer(1, error="slurm_load_partitions: Unable to contact slurm controller"),
         Answer(0, ""),
         Answer(0, "gpu*|4|64|512000|gpu:8"),
-        Answer(0, "gpu*|4|64|512000|gpu:8|(null)|2-00:00:00|1-4\ngpu*|many|64|1|(null)|(null)|infinite|1-4\n"),
-        Answer(0, "gpu*|4|64|512000|gpu:8|(null)|some time|1-4\n"),
+        Answer(0, "gpu*|4|64|512000|gpu:8|(null)|2-00:00:00|1-4|idle\ngpu*|many|64|1|(null)|(null)|infinite|1|idle\n"),
+        Answer(0, "gpu*|4|64|512000|gpu:8|(null)|some time|1-4|idle\n"),
     ],
 )
 def test_what_sinfo_does_not_say_refuses_nothing(answer: Answer) -> None:
@@ -192,6 +192,18 @@ def test_it_is_known_how_many_jobs_the_nodes_hold(changed: dict[str, object], co
     assert replace(SITE, complete=False).jobs_at_once(shape) is None
 
 
+@pytest.mark.parametrize(
+    ("states", "count"),
+    [(("idle", "idle"), 36), (("mixed", "drained"), 32), (("down*", "allocated"), 4), (("maint", "down"), None)],
+)
+def test_nodes_that_are_down_hold_no_jobs_and_refuse_none(states: tuple[str, str], count: int | None) -> None:
+    lines = ("gpu*|4|64|512000|gpu:8|(null)|1:00|1-4|{}\n", "gpu*|1|32|256000|gpu:4|(null)|1:00|1-4|{}\n")
+    site = read_site(Answer(0, "".join(line.format(state) for line, state in zip(lines, states, strict=True))))
+    shape = replace(JobSpec(), gpus_per_node=1, time_minutes=1)
+    assert site.jobs_at_once(shape) == count
+    assert never(replace(shape, gpus_per_node=8), site) is None, "they may come back"
+
+
 def run_of(width: int = 256, **changed: object) -> RunConfig:
     base = RunConfig()
     config = replace(base, model=replace(base.model, width=width), budget=BudgetConfig(tokens=10**7))
@@ -228,7 +240,9 @@ def test_gpus_are_as_many_as_the_model_needs() -> None:
     small = run_of(runtime=replace(RunConfig().runtime, device="cuda"))
     assert sizing.layout(auto, small, SITE).gpus_per_node == 1
     assert (
-        sizing.layout(auto, run_of(), read_site(Answer(0, "c*|1|8|1000|(null)|(null)|infinite|1-1\n"))).gpus_per_node
+        sizing.layout(
+            auto, run_of(), read_site(Answer(0, "c*|1|8|1000|(null)|(null)|infinite|1-1|idle\n"))
+        ).gpus_per_node
         == 0
     )
 
