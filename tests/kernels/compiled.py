@@ -28,15 +28,18 @@ TYPES = {
 
 @dataclass
 class Compiled:
-    """One compiled kernel: its name, assembly (PTX), machine code (SASS) and resources."""
+    """One compiled kernel: its name, assembly (PTX), machine code (SASS) and resources. `code`: the SASS once read."""
 
     name: str
     ptx: str
     cubin: bytes
     flags: dict[str, Any] = field(default_factory=dict)
+    code: str = ""
 
     def sass(self, folder: Path) -> str:
-        return self._read(folder, "-sass")
+        if not self.code:  # half a second each time
+            self.code = self._read(folder, "-sass")
+        return self.code
 
     def resources(self, folder: Path) -> dict[str, int]:
         """Return registers (REG), stack frame (STACK), local memory (LOCAL) … a thread [bytes]."""
