@@ -192,6 +192,23 @@ def test_mixtures_that_cannot_be(small: Small, tmp_path: Path, changes: dict[str
         prepare(small(None, **changes), tmp_path, workers=1)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"no", b"{}", b"[]", b'{"model": {"vocab": {"a": 0}}}'])
+def test_a_file_that_is_no_tokenizer_is_named(small: Small, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    given = small(tmp_path / "not read", tokenizer_from=str(tmp_path / "tokenizer.model"))
+    with pytest.raises(ValueError, match=r"data\.tokenizer_from=.*tokenizer\.model is no tokenizer\.json of the"):
+        prepare(given, tmp_path, workers=1)
+
+
+def test_a_tokenizer_that_does_not_fit_is_said_before_text_is_read(
+    small: Small, tmp_path: Path, write_texts: Write
+) -> None:
+    prepare(small(write_texts(tmp_path / "texts", 25, 1), name="first"), tmp_path, workers=1)
+    given = tmp_path / "first-bpe300" / "tokenizer.json"
+    with pytest.raises(ValueError, match=r"data\.vocab_size=299 is too small: data\.tokenizer_from needs 300"):
+        prepare(small(tmp_path / "not read", vocab_size=299, tokenizer_from=str(given)), tmp_path, workers=1)
+
+
 def test_reading_ahead_gives_what_reading_gives(mixed: tuple[DataConfig, Path]) -> None:
     config, root = mixed
     data, plain = open_training(config, root, 0), open_training(config, root, 0)

@@ -91,6 +91,8 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, 
     shutil.rmtree(places.scratch, ignore_errors=True)
     for made in (job.folder, job.spools, places.records, places.scratch):
         made.mkdir(exist_ok=True)
+    if given is not None:
+        separator_of(given, config.vocab_size)  # what is wrong with the two is said before hours of reading
     progress("listing files", 0.0)
     listing = _listed(config)
     spools = _read(job, listing)

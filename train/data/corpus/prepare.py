@@ -116,8 +116,24 @@ def tokenizer_given(config: DataConfig, root: Path) -> str | None:
     places = (corpus, Path(wanted).expanduser(), Path(wanted).expanduser() / TOKENIZER)
     for place in places:
         if place.is_file():
-            return place.read_text(encoding="utf-8")
+            return _content(place, wanted)
     raise ValueError(f"data.tokenizer_from={wanted}: there is no {' nor '.join(str(place) for place in places)}")
+
+
+def _content(place: Path, wanted: str) -> str:
+    """Return the JSON of a tokenizer's file; ValueError where it is another file."""
+    from tokenizers import Tokenizer
+
+    try:
+        content = place.read_text(encoding="utf-8")
+        Tokenizer.from_str(content)
+    except OSError:
+        raise
+    except Exception as error:  # what is no tokenizer, the library says by a plain one
+        raise ValueError(
+            f"data.tokenizer_from={wanted}: {place} is no tokenizer.json of the tokenizers library ({error})"
+        ) from None
+    return content
 
 
 def _is_there(target: Path) -> bool:

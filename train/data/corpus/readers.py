@@ -54,7 +54,7 @@ def _jsonl(file: SourceFile, columns: Columns) -> Iterator[Raw]:
         except UnicodeDecodeError:
             yield Raw(name, b"", "not UTF-8")
             continue
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter: brackets in brackets, a thousand deep
             yield Raw(name, b"", "not JSON")
             continue
         if not isinstance(record, dict):

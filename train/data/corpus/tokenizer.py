@@ -100,6 +100,9 @@ def encoder(tokenizer: str | None, width: int = 2, words: int = WORDS_KEPT) -> E
     from tokenizers import Tokenizer
 
     loaded: Any = Tokenizer.from_str(tokenizer)
+    # Its file may keep the length that a model was last called with: documents would be cut, or filled up, to that.
+    loaded.no_truncation()
+    loaded.no_padding()
     kind = f"<u{width}"
     if not _cuts_words_as_here(tokenizer):
 
@@ -136,8 +139,10 @@ def separator_of(tokenizer: str | None, vocab_size: int) -> int:
     """
     if tokenizer is None:
         return vocab_size - 1
-    vocabulary: dict[str, int] = dict(json.loads(tokenizer)["model"]["vocab"])
-    vocabulary |= {one["content"]: one["id"] for one in json.loads(tokenizer).get("added_tokens", ())}
+    content = json.loads(tokenizer)
+    said = content["model"]["vocab"]  # token to number, or (Unigram) tokens with their scores, in the order of numbers
+    vocabulary: dict[str, int] = {one[0]: n for n, one in enumerate(said)} if isinstance(said, list) else dict(said)
+    vocabulary |= {one["content"]: one["id"] for one in content.get("added_tokens", ())}
     ends = [vocabulary[name] for name in END_OF_TEXT if name in vocabulary]
     needed = max(vocabulary.values(), default=-1) + 1 + (0 if ends else 1)
     if needed > vocab_size:

@@ -58,6 +58,7 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
         b"",
         b'{"text": "\xff"}',
         b'{"text": ""}',
+        b"[" * 200_000,
     ]
     found = _read(_write(tmp_path / "a.jsonl", b"\n".join(lines)))
     assert [(raw.name, raw.broken) for raw in found] == [
@@ -68,6 +69,7 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
         ("a.jsonl:5", "field 'text' is not text"),
         ("a.jsonl:7", "not UTF-8"),
         ("a.jsonl:8", None),
+        ("a.jsonl:9", "not JSON"),
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.environment import python_path
-from train.data.corpus.tokenizer import encoder, pieces, sample, train_bpe, word_pattern
+from train.data.corpus.tokenizer import encoder, pieces, sample, separator_of, train_bpe, word_pattern
 
 CORPUS = [
     f"def function_{n}(value: int, other: float = {n}.5) -> int:\n    return value * {n * 37} + other\n\n\n".encode()
@@ -59,14 +59,43 @@ def test_a_long_text_is_cut_and_few_words_are_remembered(bpe: str) -> None:
     assert encoder(bpe, words=7)(text) == encoder(bpe)(text)
 
 
-def test_a_tokenizer_from_elsewhere_encodes_whole_documents_as_it_does_itself() -> None:
+@pytest.fixture
+def foreign() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(vocab_size=500, show_progress=False, special_tokens=["<|endoftext|>"])
     tokenizer.train_from_iterator((text.decode() for text in CORPUS), trainer)
-    text = b"".join(CORPUS)
+    return tokenizer
+
+
+def test_a_tokenizer_from_elsewhere_encodes_whole_documents_as_it_does_itself(foreign: Tokenizer) -> None:
+    tokenizer, text = foreign, b"".join(CORPUS)
     tokens = np.frombuffer(encoder(tokenizer.to_str(), 4)(text), dtype="<u4").tolist()
     assert tokens == tokenizer.encode(text.decode(), add_special_tokens=False).ids
+
+
+def test_a_length_that_a_tokenizers_file_keeps_neither_cuts_nor_fills_up_documents(foreign: Tokenizer) -> None:
+    text = b"".join(CORPUS[:20])
+    whole = encoder(foreign.to_str(), 4)(text)
+    foreign.enable_truncation(64)
+    assert len(foreign.encode(text.decode()).ids) == 64
+    assert encoder(foreign.to_str(), 4)(text) == whole
+    foreign.no_truncation()
+    foreign.enable_padding(length=9999)
+    assert encoder(foreign.to_str(), 4)(text) == whole
+
+
+@pytest.mark.parametrize("special", [["<unk>"], ["<unk>", "</s>"]])
+def test_tokens_that_are_listed_with_scores_are_counted(special: list[str]) -> None:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=300, show_progress=False, special_tokens=special, unk_token="<unk>")
+    tokenizer.train_from_iterator((text.decode() for text in CORPUS), trainer)
+    content, count = tokenizer.to_str(), tokenizer.get_vocab_size()
+    needed = count + (len(special) == 1)
+    assert separator_of(content, needed) == (tokenizer.token_to_id("</s>") or count)
+    with pytest.raises(ValueError, match=f"data.tokenizer_from needs {needed}, the separator included"):
+        separator_of(content, needed - 1)
 
 
 @given(TEXT)
