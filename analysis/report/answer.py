@@ -13,6 +13,13 @@ from analysis.values.study_result import Fit, Growth, Recommendation
 
 TRUSTED_ERROR = 0.03
 FAR = 10.5
+IN_WORDS = {
+    "surface": "one law L(N,\u00a0D) through all runs",
+    "law": "the law asked for, through all runs",
+    "valleys": "the best size of each budget, continued by a power law",
+    "envelope": "the lower edge of all learning curves, continued by a power law",
+}
+"""What the approaches that can be recommended rest on, by their names in fit.json."""
 
 
 def lead(fit: Fit) -> Html:
@@ -56,7 +63,17 @@ def tiles(fit: Fit) -> Html:
             _quantity(fit, plan, "tokens_per_param", "tokens per parameter", lambda x: numbers.number(x, 2)),
             _quantity(fit, plan, "loss", f"expected loss, {fit.kinds.loss}", loss),
         ]
-    return join(tag("div", *parts, class_="tiles") if parts else "", tag("div", *_trust(fit), class_="tiles"))
+    return join(
+        tag("div", *parts, class_="tiles") if parts else "",
+        tag("p", f"Ranges are {numbers.percent(fit.confidence)} intervals.", class_="quiet") if _ranges(fit) else "",
+        tag("div", *_trust(fit), class_="tiles"),
+    )
+
+
+def _ranges(fit: Fit) -> bool:
+    """Return whether one of the proposal's numbers has an interval."""
+    plan = fit.recommendation
+    return plan is not None and any(numbers.interval(pair) != numbers.MISSING for pair in plan.intervals.values())
 
 
 def alarms(fit: Fit) -> Html:
@@ -90,6 +107,34 @@ def law(fit: Fit) -> Html:
     if fit.runs.budgets:
         lines.append(tag("p", _plain_words(fit)))
     return tag("div", *lines, class_="law")
+
+
+def approaches(fit: Fit) -> Html:
+    """Return what each approach recommends, side by side; empty with fewer than two."""
+    plan = fit.recommendation
+    if plan is None or len(plan.by_approach) < 2:
+        return Html("")
+    rows = []
+    said = sentences.read(fit)
+    for name in _recommended_first(plan):
+        p = plan.by_approach[name]
+        chosen = tag("div", "(recommended)", class_="range word") if name == plan.approach else ""
+        cells: list[str] = [join(name, " ", chosen) if chosen else name]
+        for value, bounds, show in (
+            (p.params, p.intervals.get("params"), numbers.amount),
+            (p.tokens, p.intervals.get("tokens"), numbers.amount),
+            (p.loss, p.intervals.get("loss"), loss),
+        ):
+            known = numbers.interval(bounds, show)
+            none = f"no interval: {sentences.no_interval({**said, 'recommendation': {'approach': name}})}"
+            cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
+        rows.append(cells)
+    head = ["approach", "N", "D", "loss"]
+    told = "; ".join(f"{name}: {IN_WORDS[name]}" for name in _recommended_first(plan) if name in IN_WORDS)
+    title = join(
+        tag("h3", "What each approach recommends"), tag("p", f"{told[:1].upper()}{told[1:]}.", class_="caption")
+    )
+    return join(title, table(head, rows, ["whole", "number", "number", "number"], "recommendations by approach"))
 
 
 def best_sizes(fit: Fit) -> Html:
@@ -161,6 +206,10 @@ def _backtest(fit: Fit) -> Html:
         "; ".join([note, *more]),
         "good" if good else "warn",
     )
+
+
+def _recommended_first(plan: Recommendation) -> list[str]:
+    return sorted(plan.by_approach, key=lambda name: (name != plan.approach, name))
 
 
 def _extrapolation(fit: Fit, plan: Recommendation) -> Html:

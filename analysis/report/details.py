@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from analysis.report import formula, sentences, terminal
+from analysis.report import formula, terminal
 from analysis.report.alone import is_alone
 from analysis.report.answer import loss
 from analysis.report.figures.data import Row
@@ -33,31 +33,6 @@ WAYS = {
 }
 """What the approaches of the table are, by their names in fit.json."""
 _LEVELS = {level: place for place, level in enumerate(LEVELS)}
-
-
-def approaches(fit: Fit) -> Html:
-    """Return what each approach recommends, side by side; empty with fewer than two."""
-    plan = fit.recommendation
-    if plan is None or len(plan.by_approach) < 2:
-        return Html("")
-    rows = []
-    said = sentences.read(fit)
-    for name in sorted(plan.by_approach, key=lambda name: (name != plan.approach, name)):
-        p = plan.by_approach[name]
-        chosen = tag("div", "(recommended)", class_="range word") if name == plan.approach else ""
-        cells: list[str] = [join(name, " ", chosen) if chosen else name]
-        for value, bounds, show in (
-            (p.params, p.intervals.get("params"), numbers.amount),
-            (p.tokens, p.intervals.get("tokens"), numbers.amount),
-            (p.loss, p.intervals.get("loss"), loss),
-        ):
-            known = numbers.interval(bounds, show)
-            none = f"no interval: {sentences.no_interval({**said, 'recommendation': {'approach': name}})}"
-            cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
-        rows.append(cells)
-    head = ["approach", "N", "D", "loss"]
-    title = tag("h3", "What each approach recommends")
-    return join(title, table(head, rows, ["whole", "number", "number", "number"], "recommendations by approach"))
 
 
 def constants(fit: Fit) -> Html:

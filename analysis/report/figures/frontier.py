@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+MARKS = ((style.ORANGE, "*", 13.0), (style.GREEN, "s", 6.0), (style.PINK, "^", 7.0))
+"""Colour, mark and size [points] of the recommended proposal and of up to two others."""
+ASIDE = 0.045
+"""How far beside the budget the other proposals are drawn, as a share of the axis: nearer, the star hides them."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A value at a compute budget [FLOPs], with its interval where there is one."""
@@ -189,11 +195,10 @@ def draw_points(
             zorder=4,
             label=what if i == 0 else None,
         )
-    marks = ((style.ORANGE, "*", 13.0), (style.GREEN, "s", 6.0), (style.PINK, "^", 7.0))
     low, high = ax.get_xlim()
-    aside = (high / low) ** 0.025
+    aside = (high / low) ** ASIDE
     for i, point in enumerate(proposed):
-        colour, mark, size = marks[min(i, 2)]
+        colour, mark, size = MARKS[min(i, 2)]
         place = point.flops * (1.0, aside, 1 / aside)[min(i, 2)]
         error(ax, point, place, colour)
         name = "recommended: " if i == 0 else "also: "
@@ -258,6 +263,16 @@ def _caption(fit: Fit, drawn: Path) -> str:
         parts.append("No law is drawn: no approach identifies how the best size grows")
     if drawn.observed:
         parts.append("dots are the minima of single budgets, by their parabolas")
-    if plan is not None:
-        parts.append(f"the star is the proposal for {numbers.flops(plan.budget_flops)}")
-    return "; ".join(parts) + "."
+    return "; ".join([*parts, *proposals_in_words(drawn.proposed)]) + "."
+
+
+def proposals_in_words(proposed: Sequence[Point]) -> list[str]:
+    """Return what the marks of the proposals are, and that those beside the star are for its budget too."""
+    if not proposed:
+        return []
+    said = [f"the star is the proposal for {numbers.flops(proposed[0].flops)}"]
+    if len(proposed) > 1:
+        pairs = zip(("square", "triangle"), proposed[1:], strict=False)
+        marks = " and ".join(f"the {mark} is that of the {point.label}" for mark, point in pairs)
+        said.append(f"{marks} for the same budget, drawn beside it")
+    return said

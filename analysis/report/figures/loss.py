@@ -93,10 +93,12 @@ def _caption(fit: Fit, drawn: Path) -> str:
     text = f"The dots are the {block.points_are}"
     if drawn.line is None:
         why = block.reason or next((v.reason for v in block.identified.values() if not v.identified), "")
-        return f"{text}; no law is drawn through them{f': {why}' if why else ''}."
+        text += f"; no law is drawn through them{f': {why}' if why else ''}"
+        return "; ".join([text, *frontier.proposals_in_words(drawn.proposed)]) + "."
     if plan is not None and frontier.followed(fit, "loss") is not None:
         source = plan.loss_from or plan.approach
         text += f"; the line is the loss along the recommended law's path, by the {source}"
     else:
         text += "; the line is the law through them"
-    return text + ", dashed beyond the data." if drawn.line.flops[-1] > drawn.data_end else text + "."
+    text += ", dashed beyond the data" if drawn.line.flops[-1] > drawn.data_end else ""
+    return "; ".join([text, *frontier.proposals_in_words(drawn.proposed)]) + "."

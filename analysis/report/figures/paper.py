@@ -47,12 +47,19 @@ def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
         Panel("growth", "Compute-optimal parameters and tokens against compute", _lettered("b", growth), HEIGHT),
         Panel("loss", "Lowest loss against compute", _lettered("c", buys), HEIGHT),
     )
-    caption = (
-        "Loss against model size at equal compute (a), compute-optimal parameters and tokens (b) and the lowest loss "
-        "(c) against compute."
-    )
     table = frontier.table((*paths, bought), frontier.approach(fit))
-    return Figure(NAME, "For a paper: the study in one figure", caption, panels, table, across=3, shown=False)
+    title = "For a paper: the study in one figure"
+    return Figure(NAME, title, _caption(fit, bought), panels, table, across=3, shown=False)
+
+
+def _caption(fit: Fit, bought: Path) -> str:
+    """Return the caption that the figure has in a paper: what its panels show, what bars, dashes and marks are."""
+    marks = "; ".join(frontier.proposals_in_words(bought.proposed))
+    return (
+        "(a) Loss against model size at equal compute. (b) Compute-optimal parameters and tokens, and (c) the lowest "
+        f"loss, against compute. Bars and bands are {numbers.percent(fit.confidence)} intervals; what lies beyond the "
+        f"largest run has a grey ground and dashed lines{f'. In (c) {marks}' if marks else ''}."
+    )
 
 
 def draw_growth(ax: Axes, fit: Fit, paths: Sequence[Path]) -> Axes:
@@ -66,7 +73,8 @@ def draw_growth(ax: Axes, fit: Fit, paths: Sequence[Path]) -> Axes:
     for path in paths:
         colour, mark = LOOKS[path.quantity]
         if path.line is not None:
-            frontier.draw_line(ax, path.line, path.data_end, exponent(fit, path.quantity), colour)
+            frontier.draw_line(ax, path.line, path.data_end, "_", colour)
+            ax.plot([], [], f"{mark}-", color=colour, ms=6, label=exponent(fit, path.quantity))  # told apart in grey
         for point in path.observed:
             frontier.error(ax, point, point.flops, style.INK)
             ax.plot(point.flops, point.value, mark, ms=6, mfc=colour, mec=style.PAPER, mew=1, zorder=4)

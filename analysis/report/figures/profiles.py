@@ -67,7 +67,9 @@ def draw(ax: Axes, curve: ProfileCurve) -> Axes:
     ax.axvspan(
         max(ends[0], low), min(ends[1], high), color=style.BLUE, alpha=0.12, linewidth=0, zorder=0, label="interval"
     )
-    ax.axhline(curve.cut, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1, label="its end")
+    ax.axhline(
+        curve.cut, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1, label="limit of the interval"
+    )
     ax.plot(x, y, color=style.BLUE, linewidth=1.8, marker="o", ms=3, zorder=3, label="profile")
     ax.set_ylim(-0.04 * TALL * curve.cut, TALL * curve.cut)
     style.key(ax)

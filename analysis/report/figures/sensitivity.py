@@ -14,6 +14,8 @@ from analysis.values.study_result import Choice, Fit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LOOKS = ((style.ORANGE, "D"), (style.BLUE, "o"))
+"""Colour and mark of the fit itself and of another choice."""
 ROW = 0.24
 SHORT = 32
 
@@ -48,17 +50,19 @@ def draw(ax: Axes, lines: Sequence[Choice], whole: Interval | None) -> Axes:
         ax.axvspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0)
     places = list(range(len(lines)))[::-1]
     for place, line in zip(places, lines, strict=True):
-        colour = style.ORANGE if place == places[0] else style.BLUE
+        colour, mark = LOOKS[0 if place == places[0] else 1]
         if line.low is not None and line.high is not None:
             ax.plot([line.low, line.high], [place, place], color=colour, linewidth=1.4, zorder=2)
         assert line.value is not None
-        ax.plot(line.value, place, "o", ms=5.5, mfc=colour, mec=style.PAPER, zorder=3)
+        ax.plot(line.value, place, mark, ms=5.5, mfc=colour, mec=style.PAPER, zorder=3)
     ax.set_yticks(places, [_label(line) for line in lines])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.7, len(lines) - 0.3)
     ax.locator_params(axis="x", nbins=5)
-    for colour, name in ((style.ORANGE, "the fit itself, its interval"), (style.BLUE, "another choice, its interval")):
-        ax.plot([], [], "o-", color=colour, ms=5.5, label=name)
+    for (colour, mark), name in zip(
+        LOOKS, ("the fit itself, its interval", "another choice, its interval"), strict=True
+    ):
+        ax.plot([], [], f"{mark}-", color=colour, ms=5.5, label=name)
     style.key(ax, columns=1)
     return ax
 

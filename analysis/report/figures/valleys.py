@@ -82,10 +82,7 @@ def draw(ax: Axes, curves: Sequence[Curve], params_kind: str, loss_unit: str) ->
     """Draw valleys on the axes: points, law, parabolas, minima with intervals, a label at the end of each, the key."""
     style.frame(ax, numbers.labelled("parameters N", params_kind), f"loss [{loss_unit}]")
     drawn = [curve for curve in curves if curve.points]
-    every = [x for c in drawn for x, _ in c.points + c.parabola] + [n for c in drawn for n, *_ in c.left]
-    low, high = style.padded(every, 0.05)
-    room = 0.2 if len(drawn) <= MOST_LABELS else 0.3
-    style.log_axis(ax.xaxis, low, high * (high / low) ** room, style.parameters)
+    style.log_axis(ax.xaxis, *_sizes_shown(drawn), style.parameters)
     ax.set_ylim(*_loss_limits(drawn))
     faint = len(drawn) > MOST_LABELS
     for curve, colour in zip(drawn, ramp(len(drawn)), strict=True):
@@ -96,6 +93,13 @@ def draw(ax: Axes, curves: Sequence[Curve], params_kind: str, loss_unit: str) ->
     _label(ax, drawn, ramp(len(drawn)))
     _key(ax, drawn)
     return ax
+
+
+def _sizes_shown(drawn: Sequence[Curve]) -> tuple[float, float]:
+    """Return the ends of the axis: all runs and parabolas, and room for the labels on the right."""
+    every = [x for c in drawn for x, _ in c.points + c.parabola] + [n for c in drawn for n, *_ in c.left]
+    low, high = style.padded(every, 0.05)
+    return low, high * (high / low) ** (0.2 if len(drawn) <= MOST_LABELS else 0.3)
 
 
 def table(curves: Sequence[Curve]) -> Table:
@@ -122,6 +126,9 @@ def _caption(curves: Sequence[Curve]) -> str:
     )
     if kept < len(curves):
         caption += " Hollow marks belong to budgets without a minimum, which approach 2 leaves out."
+    low, high = _sizes_shown([curve for curve in curves if curve.points])
+    if any(c.interval and (c.interval[0] < low or c.interval[1] > high) for c in curves):
+        caption += " A bar without a cap goes on beyond the edge."
     if any(curve.law for curve in curves):
         caption += " Where the law and a budget's own parabola diverge, one of them does not hold there."
     if (runs := sum(len(curve.points) for curve in curves)) > MOST_DOTS:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.report.figures import backtest, canvas, curves, data, frontier, law, loss, style, valleys
+from analysis.report.figures import backtest, canvas, curves, data, frontier, law, loss, paper, style, valleys
 from analysis.report.figures.along import along
 from analysis.report.figures.canvas import Figure
 from analysis.values import study_result
@@ -253,10 +253,54 @@ def test_captions_name_what_is_drawn_and_whose_law_it_is(fit: Fit, rows: tuple[d
     assert single is not None
     assert "1 of 5 valleys has its lowest point" in single.caption
     assert "the minima, joined" not in key_of(drawn(single, "valleys"))
+    assert "without a cap" not in single.caption
+    wide = [replace(v, params_interval=(v.params_range[0] / 10, v.params_range[1])) if v.params_interval else v
+            for v in fit.fits.valleys.valleys]  # fmt: skip
+    cut = valleys.figure(
+        replace(fit, fits=replace(fit.fits, valleys=replace(fit.fits.valleys, valleys=tuple(wide)))), rows
+    )
+    assert cut is not None
+    assert "A bar without a cap goes on beyond the edge." in cut.caption
     both = valleys.figure(fit, rows)
     assert both is not None
     assert "4 of 5 valleys have their lowest point" in both.caption
     assert "the minima, joined" in key_of(drawn(both, "valleys"))
+
+
+def test_captions_say_what_the_marks_beside_the_star_are(fit: Fit) -> None:
+    plan = fit.recommendation
+    assert plan is not None
+    assert set(plan.by_approach) == {"surface", "valleys"}
+    other = "surface" if plan.approach == "valleys" else "valleys"
+    for figure in (frontier.figure(fit), loss.figure(fit)):
+        assert figure is not None
+        assert f"the square is that of the {other} for the same budget, drawn beside it" in figure.caption
+    alone = replace(plan, by_approach={plan.approach: plan.by_approach[plan.approach]})
+    for figure in (
+        frontier.figure(replace(fit, recommendation=alone)),
+        loss.figure(replace(fit, recommendation=alone)),
+    ):
+        assert figure is not None
+        assert "the star is the proposal for" in figure.caption
+        assert "beside it" not in figure.caption
+    third = replace(plan, by_approach={**plan.by_approach, "envelope": plan.by_approach["valleys"]})
+    three = frontier.figure(replace(fit, recommendation=third))
+    assert three is not None
+    assert "the square is that of the envelope and the triangle is that of the" in three.caption
+
+
+@pytest.mark.parametrize("size", canvas.SIZES)
+def test_no_proposal_hides_another_in_print(fit: Fit, rows: tuple[data.Row, ...], size: str) -> None:
+    figure = paper.figure(fit, rows)
+    assert figure is not None
+    sheet = figure.sized(size)
+    sheet.png(50)
+    ax = sheet._canvas.axes[2]
+    marks = {line.get_label(): line for line in ax.lines if str(line.get_label()).startswith(("recommended:", "also:"))}
+    (star, square) = marks.values()
+    left, right = (ax.transData.transform(np.asarray(line.get_xydata()))[0, 0] for line in (star, square))
+    apart = (right - left) / sheet._canvas.dpi * 72
+    assert apart > star.get_markersize() / 2, "the star's arm would lie over the middle of the square"
 
 
 def test_without_a_minimum_the_frontier_shows_the_path_over_the_data(fit: Fit) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from analysis.report import formula
 from analysis.report.__main__ import main, parse
-from analysis.report.figures import paper, registry
+from analysis.report.figures import canvas, frontier, paper, registry
 from analysis.report.figures.data import Row, read_rows
 from analysis.report.html import VOID, Html, join, tag
 from analysis.report.page import page
@@ -123,6 +123,13 @@ def test_the_answer_leads(read: Page) -> None:
     for part in ("5×10¹⁵ FLOPs", "5.13M parameters", "148M tokens", "2.630", "3.59M to 7.70M", "2.591 to 2.667"):
         assert part in start
     assert "extrapolation10×" in start.replace(" ", "")
+    assert "Ranges are 95 % intervals." in start
+    first, _, second = read.text[read.text.index("What each approach") :].partition(
+        "one law L(N,\u00a0D) through all runs"
+    )
+    assert "the best size of each budget, continued by a power law" in f"{first}{second[:99]}", (
+        "both names are explained"
+    )
     assert "0.81 %" in start
     assert "matmul" in start
     assert "nats per token" in start
@@ -350,6 +357,10 @@ def test_the_figure_for_a_paper_has_three_panels_and_exponents(fit: Fit, rows: t
     for name, letter in (("params", "a"), ("tokens", "b")):
         assert f"{letter} = {numbers.number(growth[name].exponent)} ({numbers.interval(growth[name].interval)})" in text
     assert paper.figure(replace(fit, recommendation=None), rows) is None
+    keys = paper.draw_growth(canvas.new_axes(), fit, [frontier.prepare(fit, name) for name in growth]).get_legend()
+    assert keys is not None
+    marks = [line.get_marker() for line in keys.get_lines()]
+    assert marks == ["o", "s"], "without colours the marks tell the two apart"
 
 
 def test_help_imports_nothing_heavy() -> None:

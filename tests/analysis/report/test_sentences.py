@@ -144,6 +144,21 @@ def doubt(fit: dict[str, Any]) -> dict[str, str]:
     return {"missed": numbers.percent(abs(error)), "wrong": "low" if error < 0 else "high"}
 
 
+def stars(fit: dict[str, Any]) -> dict[str, str]:
+    """Return the budget of the proposals, and whose the marks beside the star are."""
+    budget = numbers.flops(plan(fit, "budget_flops"))
+    others = sorted(set(plan(fit, "by_approach")) - {plan(fit, "approach")})
+    return {"budget": budget, **dict(zip(("other", "third"), others, strict=False))}
+
+
+def reaches_out(fit: dict[str, Any]) -> bool:
+    """Return whether the interval of a minimum reaches beyond all sizes that were run."""
+    valleys = fit["fits"]["valleys"]["valleys"]
+    low, high = min(v["params_range"][0] for v in valleys), max(v["params_range"][1] for v in valleys)
+    bounds = [v["params_interval"] for v in valleys if v["status"] == "minimum" and v["params_interval"]]
+    return any(b[0] < low or b[1] > high for b in bounds)
+
+
 def apart(fit: dict[str, Any]) -> dict[str, str]:
     """Return the largest ratio of N* over every approach that the page shows, each counted once."""
     sizes = {name: p["params"] for name, p in plan(fit, "by_approach").items()}
@@ -158,6 +173,10 @@ COUNT = rf"{NUM}[KMBT]?"
 FLOPS = rf"{NUM} FLOPs"
 FAR = rf"{NUM}×"
 SPAN = r"(?:at (?:least|most) )?\S+(?: to \S+)?"
+STARS = (
+    rf"; the star is the proposal for (?P<budget>{FLOPS})(?:; the square is that of the (?P<other>\w+)"
+    r"(?: and the triangle is that of the (?P<third>\w+))? for the same budget, drawn beside it)?"
+)
 UNCOVERED = rf"(?:; no test reaches the recommendation's (?P<wanted>{FAR}))?"
 SIDED = rf"(?:; all (?P<sided>\d+) held-out losses predicted too (?P<side>high|low), by (?P<mean>{NUM}) % on average)?"
 PAGE: tuple[tuple[str, Expected], ...] = (
@@ -185,8 +204,14 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"\((?P<b_ends>{SPAN})\), by the (?P<by>\w+)\.", words),
     (rf"The line is the recommended law's path, by the (?P<by>\w+): with ten times the compute the best model is "
      rf"(?P<n10>{FAR}) larger, its N\* grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\)(?:; dots are the minima of single "
-     rf"budgets, by their parabolas)?; the star is the proposal for (?P<budget>{FLOPS})\.",
-     lambda fit: {**words(fit), "budget": numbers.flops(plan(fit, "budget_flops"))}),
+     rf"budgets, by their parabolas)?{STARS}\.", lambda fit: {**words(fit), **stars(fit)}),
+    (rf"The dots are the [\w ]+; the line is the loss along the recommended law's path, by the (?P<by>\w+)"
+     rf"(?:, dashed beyond the data)?{STARS}\.",
+     lambda fit: {"by": plan(fit, "loss_from") or plan(fit, "approach"), **stars(fit)}),
+    (rf"For a paper: .* Bars and bands are (?P<level>\d+) % intervals; what lies beyond the largest run has a grey "
+     rf"ground and dashed lines\. In \(c\) {STARS[2:]}\..*",
+     lambda fit: {"level": f"{100 * fit['confidence']:.0f}", **stars(fit)}),
+    (r"Ranges are (?P<level>\d+) % intervals\.", lambda fit: {"level": f"{100 * fit['confidence']:.0f}"}),
     (rf"Fitted to the (?P<trained>\d+) smallest budgets, the law predicted (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
      rf"them, with an error of (?P<error>{NUM} %) in the lowest loss" + UNCOVERED + SIDED + r"\.", backtested),
     (rf"Each dot is the best run for (?P<budget>{FLOPS}) by one resample of the runs(?:; the star is that of all runs, "
@@ -195,9 +220,11 @@ PAGE: tuple[tuple[str, Expected], ...] = (
                   "own": "the proposal" if plan(fit, "approach") in ("surface", "law") else "not the one recommended"}),
     (r"Each colour is one compute budget: (?P<kept>\d+) of (?P<all>\d+) valleys ha(?:ve|s) (?:their|its) lowest point "
      r"inside the sizes swept \(diamonds(?:, with intervals)?\)\.(?: Hollow marks belong "
-     r"to budgets without a minimum, which approach 2 leaves out\.)?(?: Where the law and a budget's own parabola "
+     r"to budgets without a minimum, which approach 2 leaves out\.)?(?P<cut> A bar without a cap goes on beyond the "
+     r"edge\.)?(?: Where the law and a budget's own parabola "
      r"diverge, one of them does not hold there\.)?",
-     lambda fit: {"kept": str(sum(v["status"] == "minimum" for v in fit["fits"]["valleys"]["valleys"])),
+     lambda fit: {"cut": " A bar without a cap goes on beyond the edge." if reaches_out(fit) else "none does",
+                  "kept": str(sum(v["status"] == "minimum" for v in fit["fits"]["valleys"]["valleys"])),
                   "all": str(len(fit["fits"]["valleys"]["valleys"]))}),
     (rf"Each colour is a law fitted to the runs up to a cut of compute; it then predicts all runs above it\. Mean "
      rf"errors \(lines\) reach (?P<worst>{NUM} %), at (?P<far>{FAR}) the compute of the "
@@ -258,10 +285,10 @@ def said(text: str, rules: tuple[tuple[str, Expected], ...], fit: dict[str, Any]
 
 
 def page_sentences(fit: Fit, rows: Any) -> Iterator[tuple[str, str]]:
-    html = page(fit, rows, figures(fit, rows))
+    html = page(fit, rows, figures(fit, rows), ("svg",))
     for kind, text in Sentences(html).found:
         if re.search(r"\d", text) and not any(re.fullmatch(free, text) for free in FREE):
-            yield kind, text
+            yield kind, text.removesuffix(" SVG")
 
 
 class Cells(HTMLParser):
