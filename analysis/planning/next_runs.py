@@ -19,12 +19,14 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimation import fit_problem
+from analysis.planning.larger import BARELY, Larger, larger
 from analysis.text import numbers
 from analysis.text.preformatted import Preformatted
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.approaches.cost import Cost
     from analysis.approaches.loss_laws import Law
     from analysis.inputs.dataset import Array, Rows
     from analysis.planning.candidates import Candidates, Size
@@ -76,7 +78,8 @@ class Next(Preformatted):
     `print` shows it as `python -m analysis.next` does.
 
     `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
-    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words.
+    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words. `larger`
+    is the smallest single run that would narrow the forecast much, looked for where the proposed ones barely do.
     """
 
     runs: tuple[Proposed, ...]
@@ -92,6 +95,16 @@ class Next(Preformatted):
     target_ratio: float = math.nan
     done_ratios: tuple[float, float] = (math.nan, math.nan)
     loss_unit: str = "nats per token"
+    larger: Larger | None = None
+
+    @property
+    def barely(self) -> bool:
+        """Whether the proposed runs leave the interval about as wide as it is."""
+        return bool(self.runs) and self.sd_after > BARELY * self.sd_now
+
+    def half_width(self, sd: float) -> float:
+        """Return half the width of the 95 % interval of the loss, in its unit, for this sd of ln loss."""
+        return self.loss * math.sinh(1.96 * sd)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -158,13 +171,14 @@ def next_runs(
     choices = posterior.batch(found, places, aims, pool.flops, budget=budget or 2 * top, count=count, power=power)
     mean, spread = posterior.forecast(found, aims[:, :1])
     now = choices[0].before if choices else float(spread[0]) ** 2
+    reached = math.sqrt(choices[-1].after if choices else now)
     return Next(
         runs=tuple(_proposed(pool, choice) for choice in choices),
         target=setting.target,
         target_params=setting.target_params,
         loss=setting.loss,
         sd_now=math.sqrt(now),
-        sd_after=math.sqrt(choices[-1].after if choices else now),
+        sd_after=reached,
         basins=len(found.basins),
         simulation=_simulated(setting, rows, simulate, seed) if simulate else None,
         expected=np_exp(float(mean[0])),
@@ -172,7 +186,27 @@ def next_runs(
         target_ratio=setting.target_tokens / setting.target_params,
         loss_unit=str(frame.loc[frame["used"], "loss_unit"].iloc[0]),
         done_ratios=(float((rows.tokens / rows.params).min()), float((rows.tokens / rows.params).max())),
+        larger=None
+        if reached <= BARELY * math.sqrt(now)
+        else larger(
+            found,
+            aims,
+            lambda level: _offered(frame, setting, level),
+            between=(float(pool.flops.max()), setting.target),
+            now=math.sqrt(now),
+        ),
     )
+
+
+def _offered(frame: pd.DataFrame, setting: Setting, level: float) -> Candidates:
+    """Return the candidates of one budget [FLOPs], which may be larger than was asked for."""
+    import numpy as np
+
+    from analysis.planning import candidates
+
+    best = _best(setting.law, setting.price, level, setting.sizes)
+    sizes = candidates.family(frame, setting.params_kind, best * candidates.FACTOR)
+    return candidates.cross(sizes, setting.price, np.array([level]), np.array([best]), setting.ratios)
 
 
 def _target(asked: float | None, top: float) -> float:
@@ -201,7 +235,10 @@ def np_exp(value: float) -> float:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is asked: the posterior, candidates, places of the target (k, t), and the grid that a study would run."""
+    """What is asked: the posterior, candidates, places of the target (k, t), and the grid that a study would run.
+
+    `law`, `price`, `sizes` (least and most parameters run), `params_kind` and `ratios` make further candidates.
+    """
 
     posterior: Posterior
     problem: Any
@@ -212,6 +249,11 @@ class Setting:
     target_params: float
     target_tokens: float
     loss: float
+    law: Law
+    price: Cost
+    sizes: tuple[float, float]
+    params_kind: str
+    ratios: tuple[float, float]
 
 
 def _setting(
@@ -263,7 +305,10 @@ def _setting(
     middles = np.array([_best(on, price, float(level), sizes) for level in four])
     grid = _grid(offered, price, four, middles, limits if ratios is None else candidates.ratios(frame))
     loss = _loss(on, price, target, middle)
-    return Setting(found, problem, every, grid, found.to_logs((around, tokens)), target, middle, float(tokens[0]), loss)
+    return Setting(
+        found, problem, every, grid, found.to_logs((around, tokens)), target, middle, float(tokens[0]), loss,
+        on, price, sizes, kind, limits,
+    )  # fmt: skip
 
 
 def _loss(on: Law, price: Any, budget: float, size: float) -> float:

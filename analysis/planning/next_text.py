@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import TYPE_CHECKING
 
 from analysis.planning.next_runs import TELLS
@@ -37,22 +36,41 @@ def text(found: Next) -> str:
         f"{numbers.counted(found.basins, 'basin')})",
         f"then      {numbers.number(low_after, 4)} to {numbers.number(high_after, 4)} after the runs below",
         *([f"prior     {found.prior} (published laws; the runs add to it)"] if found.prior else []),
+        *([f"barely    {barely(found)}"] if found.barely else []),
         "",
-        f"  {'':>3} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'shape':>10} {'sd after':>9} {'drop per FLOP':>14}",
+        f"  {'':>3} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'shape':>10} {'95 % after':>11} {'narrower by':>12}",
     ]
     for i, run in enumerate(found.runs, 1):
         shape = f"{run.width} x {run.layers}" if run.width else "-"
         lines.append(
             f"  {i:>3} {numbers.count(run.params):>9} {numbers.count(run.tokens):>9} "
-            f"{numbers.scientific(run.flops):>9} {shape:>10} {numbers.percent(run.after):>9} "
-            f"{numbers.scientific(run.drop_per_flop):>14}"
+            f"{numbers.scientific(run.flops):>9} {shape:>10} {_either_side(found, run.after):>11} "
+            f"{numbers.percent(1 - run.after / run.before):>12}"
         )
     lines.append(f"  sum {'':>19} {numbers.scientific(sum(r.flops for r in found.runs)):>9}")
     if why := far_off(found):
-        lines += ["", *textwrap.wrap(f"why: {'; '.join(why)}", 80, subsequent_indent="     ")]
+        lines += ["", f"why       {'; '.join(why)}"]
     if found.simulation is not None:
         lines += ["", _simulation(found.simulation)]
     return "\n".join(lines).translate(numbers.ASCII)
+
+
+def barely(found: Next) -> str:
+    """Return by how little the proposed runs narrow the interval, and the smallest single run that would by much."""
+    now, then = (_either_side(found, sd) for sd in (found.sd_now, found.sd_after))
+    said = f"these runs narrow the interval of the loss at {numbers.flops(found.target)} only from {now} to {then}"
+    if found.larger is None:
+        return said
+    one, budget = found.larger, numbers.brief(found.larger.flops)
+    return (
+        f"{said}; a larger run would help more: one of {budget} FLOPs alone, "
+        f"{numbers.count(one.params)} parameters on {numbers.count(one.tokens)} tokens, narrows it to "
+        f"{_either_side(found, one.after)} (ask with budget={budget} largest={budget})"
+    )
+
+
+def _either_side(found: Next, sd: float) -> str:
+    return f"+-{numbers.number(found.half_width(sd), 3)}"
 
 
 def _simulation(share: Share) -> str:
@@ -65,7 +83,10 @@ def _simulation(share: Share) -> str:
         )
     if share.share is None:
         end = numbers.percent(share.sd_chosen)
-        return f"simulated: {share.runs} chosen runs end at {end} ({spread}), not below {grid}"
+        return (
+            f"simulated: {grid} narrows the forecast more than {share.runs} chosen runs do (sd of the loss at the "
+            f"target {spread}, {end} by the chosen runs; {share.studies} studies)"
+        )
     return (
         f"simulated: {numbers.counted(share.runs, 'chosen run')} with {numbers.percent(share.share)} of the FLOPs of "
         f"{grid} forecast as narrowly (sd of the loss at the target {spread}; {share.studies} studies)"

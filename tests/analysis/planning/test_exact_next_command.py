@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import analysis as sa
+from analysis.inputs.rows import from_csv
 from analysis.next import main, text
-from analysis.planning.next_runs import Next, Proposed, Share
+from analysis.planning.larger import HELPS, Larger
+from analysis.planning.next_runs import Next, Proposed, Share, next_runs
 from analysis.planning.next_text import far_off
 from tests.analysis import studies
 
@@ -26,9 +28,9 @@ now       2.404 to 2.600 (95 %, 1 basin)
 then      2.451 to 2.549 after the runs below
 prior     alpha 0.34 +- 0.06 (published laws; the runs add to it)
 
-         params    tokens     FLOPs      shape  sd after  drop per FLOP
-    1     1.25M      320M    2.4e15    128 x 4     1.5 %        7.5e-20
-    2        4M        1B    2.4e16          -     1.0 %        5.2e-21
+         params    tokens     FLOPs      shape  95 % after  narrower by
+    1     1.25M      320M    2.4e15    128 x 4    +-0.0735         25 %
+    2        4M        1B    2.4e16          -    +-0.0490         33 %
   sum                        2.6e16"""
 
 
@@ -42,11 +44,40 @@ def test_a_proposal_word_for_word() -> None:
     assert text(replace(FOUND, simulation=SHARE)).startswith(f"{SAID}\n\nsimulated: ")
 
 
+def test_runs_that_barely_narrow_the_forecast_come_with_what_would() -> None:
+    """At 2.5 the half widths are 2.5 sinh(1.96 sd): 0.098 of sd 0.02, 0.0882 of 0.018, 0.0490 of 0.01."""
+    little = replace(FOUND, sd_after=0.018)
+    assert "barely" not in text(replace(FOUND, sd_after=0.0169))
+    line = next(line for line in text(little).splitlines() if line.startswith("barely"))
+    known = "barely    these runs narrow the interval of the loss at 1e18 FLOPs only from +-0.0980 to +-0.0882"
+    assert line == known
+    larger = Larger(2.534e17, 3e7, 1.4e9, 0.01)
+    assert text(replace(little, larger=larger)).splitlines()[4] == (
+        f"{known}; a larger run would help more: one of 2.53e17 FLOPs alone, 30M parameters on 1.4B tokens, narrows "
+        "it to +-0.0490 (ask with budget=2.53e17 largest=2.53e17)"
+    )
+    assert "barely" not in text(replace(little, runs=()))
+
+
+def test_the_larger_run_does_what_it_is_said_to_do() -> None:
+    """Asked for with its budget, the command proposes runs that narrow the forecast at least as much."""
+    frame = from_csv(Path("docs/gallery/runs.csv"))
+    found = next_runs(frame)
+    assert found.barely
+    one = found.larger
+    assert one is not None
+    assert one.after <= HELPS * found.sd_now
+    assert found.runs[-1].flops < one.flops < found.target
+    asked = next_runs(frame, target=found.target, budget=one.flops, largest=one.flops, power=0.0, count=1)
+    assert asked.sd_after == pytest.approx(one.after, rel=0.02)
+    assert not asked.barely and asked.larger is None
+
+
 def test_runs_far_from_the_targets_ratio_come_with_the_reason() -> None:
     """0.17 tokens per parameter for a target at 20; 150 are within the factor of ten."""
     odd = replace(FIRST, params=1e7, tokens=1.7e6)
     found = replace(FOUND, runs=(odd, replace(SECOND, tokens=6e8)), target_ratio=20.0, done_ratios=(0.15, 300.0))
-    said = " ".join(text(found).partition("\nwhy: ")[2].split())
+    said = " ".join(text(found).partition("\nwhy  ")[2].split())
     assert said.startswith(
         "tokens per parameter 0.17 (run 1) are far from the target's 20. These runs are not proposed"
     )
@@ -71,8 +102,9 @@ def test_ratios_that_are_none_are_named(text: str, words: str, capsys: pytest.Ca
         ({}, "simulated: 3 chosen runs with 25 % of the FLOPs of the isoFLOP grid of 28 runs (4e16 FLOPs) forecast as "
              "narrowly (sd of the loss at the target 2.0 % now, 1.0 % by the grid; 100 studies)"),
         ({"runs": 1}, "simulated: 1 chosen run with 25 %"),
-        ({"share": None}, "simulated: 3 chosen runs end at 0.90 % (2.0 % now, 1.0 % by the grid), not below the "
-                          "isoFLOP grid of 28 runs (4e16 FLOPs)"),
+        ({"share": None}, "simulated: the isoFLOP grid of 28 runs (4e16 FLOPs) narrows the forecast more than 3 chosen "
+                          "runs do (sd of the loss at the target 2.0 % now, 1.0 % by the grid, 0.90 % by the chosen "
+                          "runs; 100 studies)"),
         ({"sd_grid": 0.0179}, "simulated: 3 chosen runs with"),
         ({"sd_grid": 0.9 * 0.02}, "simulated: the isoFLOP grid of 28 runs (4e16 FLOPs) would hardly narrow the "
                              "forecast (2.0 % now, 1.8 % by the grid): the uncertainty there is in the form of the "
