@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis import forked
 from analysis.estimation import objectives, observations
 from analysis.inference.fit_law import fit_law
 from analysis.inference.intervals import METHODS
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 DROPPED = (1, 5, 10, 20)
 DELTAS = (1e-4, 1e-3, 1e-2, 1e-1)
 CUTS = (0.25, 0.5, 0.75)
+Choice = tuple[str, str, Mapping[str, Array], Mapping[str, Any]]
+"""Choice, option, columns, changed arguments of fit_law."""
+MOST_FORKED = 20_000
+"""Rows up to which fits of several choices share the cores: a fit of more takes the memory of some of them."""
 COUNTS = ("params_total", "params_matmul", "params_non_embedding", "params_no_embed")
 
 
@@ -67,25 +72,31 @@ def sensitivity(
     law = named(form)
     table = table_of(observations.table(runs), law)
     base = {"loss": loss, "delta": delta, "resamples": resamples, "seed": seed, **options}
-    rows = []
-    for choice, option, chosen, changed in _choices(table, law, base):
-        try:
-            fit = fit_law(chosen, law, **{**base, **changed})
-            value = quantity(fit) if callable(quantity) else float({**fit.params, **fit.derived}[quantity])
-            low, high = (np.nan, np.nan)
-            if isinstance(quantity, str) and resamples:
-                low, high = METHODS[fit.interval].interval(fit, quantity, 1.0 - fit.confidence)
-            nobs = fit.nobs
-        except ValueError:
-            # Too few rows are left for the law: the choice is listed, without a value.
-            value, low, high, nobs = np.nan, np.nan, np.nan, len(chosen[law.target])
-        except KeyError:
-            held = (*law.names, *fit.derived.keys())
-            raise ValueError(calls.none_such("quantity", str(quantity), law.name, held)) from None
-        rows.append({"choice": choice, "option": option, "value": value, "low": low, "high": high, "nobs": nobs})
-    out = pd.DataFrame(rows)
+    choices = list(_choices(table, law, base))
+    few = len(table[law.target]) <= MOST_FORKED
+    fitted = partial(_fitted, law, quantity, base)
+    out = pd.DataFrame(forked.each(fitted, choices, forked.cores() if few else 1))
     out.insert(5, "shift", out["value"] - out["value"].iloc[0])
     return out
+
+
+def _fitted(
+    law: Form, quantity: str | Callable[[LawFit], float], base: Mapping[str, Any], made: Choice
+) -> dict[str, Any]:
+    """Return the table's line of one choice; too few rows for the law: the line has no value."""
+    choice, option, chosen, changed = made
+    line = {"choice": choice, "option": option, "value": np.nan, "low": np.nan, "high": np.nan}
+    try:
+        fit = fit_law(chosen, law, **{**base, **changed})
+        line["value"] = quantity(fit) if callable(quantity) else float({**fit.params, **fit.derived}[quantity])
+        if isinstance(quantity, str) and base["resamples"]:
+            line["low"], line["high"] = METHODS[fit.interval].interval(fit, quantity, 1.0 - fit.confidence)
+        return {**line, "nobs": fit.nobs}
+    except ValueError:
+        return {**line, "value": np.nan, "nobs": len(chosen[law.target])}
+    except KeyError:
+        held = (*law.names, *fit.derived.keys())
+        raise ValueError(calls.none_such("quantity", str(quantity), law.name, held)) from None
 
 
 def table_of(runs: Any, form: Form) -> dict[str, Array]:
@@ -100,9 +111,7 @@ def table_of(runs: Any, form: Form) -> dict[str, Array]:
     return {**found, "size_group": data.size.astype(float), "run": data.run_numbers.astype(float)}
 
 
-def _choices(
-    table: Mapping[str, Array], form: Form, base: Mapping[str, Any]
-) -> Iterator[tuple[str, str, Mapping[str, Array], Mapping[str, Any]]]:
+def _choices(table: Mapping[str, Array], form: Form, base: Mapping[str, Any]) -> Iterator[Choice]:
     """Yield (choice, option, columns, changed arguments of fit_law)."""
     n = len(table[form.target])
     yield "none", "as fitted", table, {}

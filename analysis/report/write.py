@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from analysis import forked
 from analysis.inputs import provenance
-from analysis.report import forked
 from analysis.report.figures import canvas, data
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Curve, Row

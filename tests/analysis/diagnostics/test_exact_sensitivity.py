@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import forked
 from analysis.inference import resampling
 from analysis.inference.fit_law import fit_law
 from analysis.laws.registry import FORMS
@@ -159,6 +161,7 @@ def stand_in(asked: list[Any]) -> Any:
 def test_a_line_for_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(sensitivity, "fit_law", stand_in(asked))
+    monkeypatch.setattr(forked, "cores", lambda: 1)
     runs = studies.isoflop(0)
     out = sensitivity.sensitivity(runs, resamples=20, seed=3, fix={"E": 1.0})
     assert list(out.columns) == ["choice", "option", "value", "low", "high", "shift", "nobs"]
@@ -196,3 +199,27 @@ def test_intervals_are_made_as_asked() -> None:
         alone = fit_law(runs, loss=loss, resamples=0, interval="delta").conf_int()
         ends = [float(alone[side]["a"]) for side in (0, 1)]
         assert [float(found[side][option]) for side in ("low", "high")] == pytest.approx(ends, rel=1e-6)
+
+
+def test_the_table_is_the_same_however_many_processes_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = studies.isoflop().assign(flops=lambda table: 6.0 * table["params"] * table["tokens"])
+    tables, forks, fork = [], list[int](), os.fork
+
+    def counted() -> int:
+        forks.append(fork())
+        return forks[-1]
+
+    monkeypatch.setattr(os, "fork", counted)
+    for processes in (1, 3):
+        monkeypatch.setattr(forked, "cores", lambda found=processes: found)
+        tables.append(sensitivity.sensitivity(runs, resamples=20))
+    assert len(forks) == 3
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_many_rows_are_fitted_one_choice_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "cores", lambda: 2)
+    monkeypatch.setattr(sensitivity, "MOST_FORKED", 5)
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("memory for each of them"))
+    monkeypatch.setattr(sensitivity, "fit_law", lambda *_, **__: SimpleNamespace(params={"a": 0.5}, derived={}, nobs=6))
+    assert len(sensitivity.sensitivity(columns(6), resamples=0)) > 4

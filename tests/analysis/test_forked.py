@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report import forked
+from analysis import forked
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2, 3, 40])
@@ -98,7 +98,7 @@ def test_ctrl_c_at_the_moment_of_a_fork_ends_it_too(monkeypatch: pytest.MonkeyPa
 
 INTERRUPTED = """
 import os, time
-from analysis.report import forked
+from analysis import forked
 def wait(item):
     os.write(1, str(os.getpid()).encode() + bytes([10]))
     time.sleep(600)
