@@ -214,7 +214,8 @@ def test_the_table_is_the_same_however_many_processes_make_it(monkeypatch: pytes
         monkeypatch.setattr(forked, "cores", lambda found=processes: found)
         tables.append(sensitivity.sensitivity(runs, resamples=20))
     assert len(forks) == 3
-    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    alone, shared = tables
+    pd.testing.assert_frame_equal(alone, shared, check_exact=True)
 
 
 def test_many_rows_are_fitted_one_choice_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
