@@ -38,13 +38,15 @@ def main(arguments: list[str] | None = None) -> int:
         if found is None:
             raise ValueError(f"{options.parent}/checkpoints has no complete checkpoint before the requested step")
         config = branch(_with(parent, options.set or []), found, None if options.same else options.tokens)
+        place, text = options.out / "config.yaml", dump(asdict(config))
+        if place.exists() and place.read_text(encoding="utf-8") != text:
+            raise ValueError(f"{place} is there already, of another run: name another folder with --out")
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
     pin(found.folder)  # its run would remove it in time
     options.out.mkdir(parents=True, exist_ok=True)
-    place = options.out / "config.yaml"
-    place.write_text(dump(asdict(config)), encoding="utf-8")
+    place.write_text(text, encoding="utf-8")
     print(
         f"{place}: from {found.folder.name} at {found.progress['tokens']:,} tokens to {config.budget.tokens:,}; "
         f"start it with python -m train.run --config {place}"
@@ -63,7 +65,8 @@ def branch(parent: RunConfig, found: Checkpoint, tokens: int | None) -> RunConfi
         return resolve(replace(parent, schedule=schedule))
     if tokens <= 0:
         raise ValueError(f"--tokens {tokens} is not allowed: a cooldown takes more than 0 tokens")
-    end = at + tokens
+    length = parent.data.sequence_length
+    end = at + max(1, round(tokens / length)) * length  # whole sequences, as budgets are: the decay begins at `at`
     warmup = parent.schedule.warmup_fraction * (parent.budget.tokens or end) / end
     share = branch_decay_fraction(at, end)
     ramp = parent.batch.ramp_fraction * (parent.budget.tokens or end) / end

@@ -11,12 +11,12 @@ import torch
 from sweeps.designs.trunk_and_branch import Part, saved, trunk_and_branch
 from tests.train.runs import read_outcome, records, values, write_config
 from train import run
-from train.branch import branch
+from train.branch import branch, main
 from train.checkpoint.layout import Checkpoint, newest
 from train.checkpoint.load import stored
 from train.spec.config import BatchConfig, BudgetConfig, RunConfig, ScheduleConfig
 from train.spec.resolve import resolve
-from train.spec.schedule import batch_tokens, factor
+from train.spec.schedule import batch_tokens, check_branch, factor
 
 BUDGETS = (2048, 4096)
 WARMUP = 256
@@ -113,6 +113,29 @@ def test_a_cooldown_that_cannot_keep_its_parents_plan_is_refused_in_words(tiny: 
         branch(replace(parent, batch=BatchConfig(tokens=64 * ROW)), taken_at(2000), 500 * 64 * ROW)
     plain = branch(replace(parent, batch=BatchConfig(tokens=64 * ROW)), taken_at(6000), 1000 * 64 * ROW)
     assert plain.batch == BatchConfig(tokens=64 * ROW)
+
+
+@pytest.mark.parametrize("tokens", [1, 1000, 1001, 1007, 1008])
+def test_a_cooldown_of_any_length_begins_where_its_checkpoint_was_taken(tiny: RunConfig, tokens: int) -> None:
+    length, at = tiny.data.sequence_length, 30 * 128
+    parent = replace(tiny, schedule=ScheduleConfig(name="constant"), budget=BudgetConfig(tokens=at))
+    found = Checkpoint(Path("runs/p/checkpoints/step-000000030"), {"progress": {"tokens": at}})
+    child = branch(parent, found, tokens)
+    assert child.budget.tokens == at + max(1, round(tokens / length)) * length
+    check_branch(child.schedule, at, child.budget.tokens)
+    assert factor(child.schedule, at, child.budget.tokens) == pytest.approx(1.0)
+
+
+def test_a_branch_does_not_replace_another_runs_config(
+    tmp_path: Path, tiny: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "parent", replace(tiny, schedule=ScheduleConfig(name="constant")))
+    assert run.main(["--config", str(config), "--until", "1024"]) == 0
+    said, given = config.read_text(), ["--parent", str(config.parent), "--tokens", "1024", "--out"]
+    assert main([*given, str(config.parent)]) == 2
+    assert f"{config} is there already, of another run: name another folder with --out" in capsys.readouterr().err
+    assert config.read_text() == said
+    assert main([*given, str(tmp_path / "child")]) == main([*given, str(tmp_path / "child")]) == 0
 
 
 @pytest.mark.parametrize(("precision", "begins_with"), [("fp16", 16384.0), ("fp16, other", 1024.0)])
