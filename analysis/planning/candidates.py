@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,6 +101,23 @@ def cross(
             flops.append(level)
             kept.append(size)
     return Candidates(np.array(params), np.array(tokens), np.array(flops), tuple(kept))
+
+
+def grid(offered: tuple[Size, ...], price: Cost, levels: Array, best: Array, limits: tuple[float, float]) -> Candidates:
+    """Return the isoFLOP grid that a study would run instead: seven sizes over a factor of 16 at each budget."""
+    parts = []
+    for level, middle in zip(levels, best, strict=True):
+        wanted = middle * np.geomspace(0.25, 4.0, 7)
+        picked = dict.fromkeys(_nearest(offered, float(n)) for n in wanted)
+        parts.append(cross(tuple(picked), price, np.array([level]), np.array([middle]), limits))
+    params, tokens, flops = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("params", "tokens", "flops")
+    )
+    return Candidates(params, tokens, flops, tuple(size for p in parts for size in p.sizes))
+
+
+def _nearest(offered: Sequence[Size], params: float) -> Size:
+    return min(offered, key=lambda size: abs(math.log(size.params / params)))
 
 
 def ratios(frame: pd.DataFrame) -> tuple[float, float]:

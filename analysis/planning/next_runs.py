@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from analysis.approaches.cost import Cost
     from analysis.approaches.loss_laws import Law
     from analysis.inputs.dataset import Array, Rows
-    from analysis.planning.candidates import Candidates, Size
+    from analysis.planning.candidates import Candidates
     from analysis.planning.posterior import Choice, Posterior
 
 
@@ -303,7 +303,7 @@ def _setting(
         )
     four = np.geomspace(max(low, largest / 300), largest, 5)
     middles = np.array([_best(on, price, float(level), sizes) for level in four])
-    grid = _grid(offered, price, four, middles, limits if ratios is None else candidates.ratios(frame))
+    grid = candidates.grid(offered, price, four, middles, limits if ratios is None else candidates.ratios(frame))
     loss = _loss(on, price, target, middle)
     return Setting(
         found, problem, every, grid, found.to_logs((around, tokens)), target, middle, float(tokens[0]), loss,
@@ -328,27 +328,6 @@ def _best(on: Law, price: Any, budget: float, sizes: tuple[float, float]) -> flo
     found = float(np.exp(optimum.training_only(on, price, budget, sizes).log_params[0]))
     rule = math.sqrt(budget / 120.0)
     return found if math.isfinite(found) and rule / 30 < found < rule * 30 else rule
-
-
-def _grid(offered: tuple[Size, ...], price: Any, levels: Array, best: Array, limits: tuple[float, float]) -> Candidates:
-    """Return the isoFLOP grid that a study would run instead: seven sizes over a factor of 16 at each budget."""
-    import numpy as np
-
-    from analysis.planning import candidates
-
-    parts = []
-    for level, middle in zip(levels, best, strict=True):
-        wanted = middle * np.geomspace(0.25, 4.0, 7)
-        picked = dict.fromkeys(_nearest(offered, float(n)) for n in wanted)
-        parts.append(candidates.cross(tuple(picked), price, np.array([level]), np.array([middle]), limits))
-    params, tokens, flops = (
-        np.concatenate([getattr(p, name) for p in parts]) for name in ("params", "tokens", "flops")
-    )
-    return candidates.Candidates(params, tokens, flops, tuple(size for p in parts for size in p.sizes))
-
-
-def _nearest(offered: Sequence[Size], params: float) -> Size:
-    return min(offered, key=lambda size: abs(math.log(size.params / params)))
 
 
 def _simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
