@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from typing import Any
 
-from analysis.text.terminal import help_columns, show
+from analysis.text.terminal import complain, help_columns, show
 from train.spec.calls import FEWEST_RESAMPLES
 
 Read = Callable[["Key", str], Any]
@@ -146,12 +146,12 @@ def parse(arguments: Iterable[str], keys: Sequence[Key]) -> dict[str, Any]:
         name = name.lstrip("-")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-            hint = f"; did you mean {near[0]}=?" if near else "."
+            hint = f"; did you mean {near[0]}=?" if near else f". Keys: {', '.join(known)}"
             if name == "fit" and "runs" in known:
-                hint = ": laws are fitted anew to runs=runs/STUDY."
+                hint = ": laws are fitted anew: give runs=runs/STUDY, or the file of runs that the fit is of"
             if not equals and "runs" in known and not argument.startswith("-"):
                 hint = f"; did you mean runs={argument}?"
-            raise ValueError(f"{argument!r}: there is no key {name!r}{hint} Keys: {', '.join(known)}")
+            raise ValueError(f"{argument!r}: there is no key {name!r}{hint}")
         if not equals or not text:
             raise ValueError(f"{argument!r}: write {name}=VALUE ({known[name].help})")
         given[name] = known[name].value(text)
@@ -232,14 +232,14 @@ def run(
             show(usage(command, purpose, keys, examples))
             return 0
         if not given:
-            print(_lacking(command, purpose, keys, examples), file=sys.stderr)
+            complain(_lacking(command, purpose, keys, examples))
             return 2
         with warnings.catch_warnings():
             # Overflow in a trial step is part of a search; what comes of it is judged, and findings say it.
             warnings.simplefilter("ignore", RuntimeWarning)
             return act(parse(given, keys))
     except ValueError as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        complain(f"{command}: {error}")
         return UNANSWERED if isinstance(error, UnansweredError) else 2
     except BrokenPipeError:  # the reader of the output has gone, as head does
         sys.stderr.close()

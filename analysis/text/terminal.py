@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
+from typing import TextIO
 
 NARROWEST = 40
 HELP = 118
@@ -21,10 +22,19 @@ def help_columns() -> int:
 
 def show(text: str) -> None:
     """Print lines for a person."""
-    if sys.stdout.isatty():
+    _print(text, sys.stdout)
+
+
+def complain(text: str) -> None:
+    """Print what is wrong, for a person, where errors go."""
+    _print(text, sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    if stream.isatty():
         width = max(NARROWEST, shutil.get_terminal_size((80, 24)).columns)
         text = "\n".join(part for line in text.split("\n") for part in fold(line, width))
-    print(text)
+    print(text, file=stream)
 
 
 def fold(line: str, width: int) -> list[str]:

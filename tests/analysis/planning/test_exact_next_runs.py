@@ -15,7 +15,8 @@ from analysis.approaches.cost import Cost
 from analysis.estimation.objectives import Squared
 from analysis.inputs.frame import used
 from analysis.inputs.rows import from_csv
-from analysis.planning import candidates, next_runs, posterior
+from analysis.planning import candidates as offers
+from analysis.planning import next_runs, posterior
 from analysis.planning.candidates import Candidates, Size
 from tests.analysis import studies
 from tests.analysis.planning.test_exact_design import COLUMNS, made
@@ -50,7 +51,7 @@ def test_runs_are_joined_to_those_done() -> None:
 
 @pytest.mark.parametrize(("asked", "near"), [(1.9e6, 1e6), (2.1e6, 4e6), (1e3, 1e6), (1e9, 4e6)])
 def test_the_nearest_size_is_that_of_the_least_factor(asked: float, near: float) -> None:
-    assert candidates._nearest((Size(1e6), Size(4e6)), asked).params == near
+    assert offers._nearest((Size(1e6), Size(4e6)), asked).params == near
 
 
 @pytest.mark.parametrize(
@@ -70,13 +71,13 @@ def test_a_best_size_far_from_twenty_tokens_per_parameter_is_not_believed(
 def test_a_grid_has_seven_sizes_over_a_factor_of_sixteen_at_each_budget() -> None:
     """A step is 2^(2/3): of offers a third of that apart every second one is taken, at C / (6 N) tokens."""
     offered = tuple(Size(8000 * 2 ** (k / 3)) for k in range(-12, 13))
-    grid = candidates.grid(offered, Cost.six(), np.array([6e9, 12e9]), np.array([8000.0, 16000.0]), (1e-9, 1e9))
+    grid = offers.grid(offered, Cost.six(), np.array([6e9, 12e9]), np.array([8000.0, 16000.0]), (1e-9, 1e9))
     sizes = [8000 * 2 ** (k / 3) for k in (-6, -4, -2, 0, 2, 4, 6)]
     np.testing.assert_allclose(grid.params, [*sizes, *(2 * n for n in sizes)])
     np.testing.assert_allclose(grid.flops, [6e9] * 7 + [12e9] * 7)
     np.testing.assert_allclose(grid.tokens, grid.flops / 6 / grid.params)
     assert [size.params for size in grid.sizes] == grid.params.tolist()
-    few = candidates.grid((Size(8000.0), Size(16000.0)), Cost.six(), np.array([6e9]), np.array([8000.0]), (1e-9, 1e9))
+    few = offers.grid((Size(8000.0), Size(16000.0)), Cost.six(), np.array([6e9]), np.array([8000.0]), (1e-9, 1e9))
     assert few.params.tolist() == [8000.0, 16000.0]
 
 

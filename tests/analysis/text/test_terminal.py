@@ -70,3 +70,21 @@ def test_only_a_terminal_folds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     terminal.show("one\n" + OTHER)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 50
+
+
+def test_errors_are_folded_in_a_terminal_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    keys = [commandline.Key(name, "text") for name in ("runs", *(f"other_{i}" for i in range(20)))]
+    for width, folds in ((10_000, False), (50, True)):
+        monkeypatch.setattr("sys.stderr.isatty", lambda folds=folds: folds)
+        assert commandline.run("analysis.none", "", keys, lambda _: 0, ["unheard=1"]) == 2
+        said = capsys.readouterr().err
+        assert max(map(len, said.splitlines())) <= width
+        assert " ".join(said.split()).endswith(
+            "there is no key 'unheard'. Keys: " + ", ".join(key.name for key in keys)
+        )
+    assert commandline.run("analysis.none", "", keys, lambda _: 0, ["rums=1"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith("there is no key 'rums'; did you mean runs=?"), "one key, not all of them"
