@@ -16,7 +16,11 @@ def write_tokenizer(out: Path, content: str | None, separator: int, length: int)
 
     tokenizer: Any = _bytes_tokenizer() if content is None else Tokenizer.from_str(content)
     if tokenizer.id_to_token(separator) is None:
-        tokenizer.add_special_tokens([AddedToken(END_OF_TEXT[0], special=True, normalized=False)])
+        # Where the vocabulary was made larger than the tokenizer, numbers that no text has come before the separator.
+        unused = [f"<|unused_{number}|>" for number in range(tokenizer.get_vocab_size(), separator)]
+        tokenizer.add_special_tokens(
+            [AddedToken(name, special=True, normalized=False) for name in (*unused, END_OF_TEXT[0])]
+        )
     name = tokenizer.id_to_token(separator)
     if name is None:
         raise ValueError(

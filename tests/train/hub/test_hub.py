@@ -163,6 +163,28 @@ def test_bytes_are_a_tokenizer_too(tmp_path: Path) -> None:
     assert tokenizer.encode(text).ids == [*text.removesuffix("<|endoftext|>").encode(), 256]
 
 
+@pytest.mark.parametrize("larger", [1, 2, 64])
+def test_a_vocabulary_may_be_larger_than_the_tokenizer(tmp_path: Path, larger: int) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import AutoTokenizer
+
+    from train.data.corpus.tokenizer import separator_of
+    from train.hub.tokenizer import write_tokenizer
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    foreign: Any = Tokenizer(models.BPE({letter: n for n, letter in enumerate(letters)}, []))
+    foreign.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    foreign.decoder = decoders.ByteLevel()
+    separator = separator_of(foreign.to_str(), len(letters) + larger)
+    assert separator == len(letters) + larger - 1
+    write_tokenizer(tmp_path, foreign.to_str(), separator, 32)
+    theirs: Any = AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.eos_token_id == separator
+    text = "Zoë, \t日本\n"
+    ids = theirs(text, add_special_tokens=False).input_ids
+    assert ids == foreign.encode(text).ids and theirs.decode(ids) == text
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
