@@ -21,7 +21,7 @@ from train.spec.interrupts import WRONG, guarded
 from train.spec.later import filled, is_frozen
 from train.spec.resolve import resolve
 from train.spec.schedule import branch_decay_fraction
-from train.spec.yamlfile import dump, read_mapping
+from train.spec.yamlfile import dump, read_mapping, value_of
 
 if TYPE_CHECKING:
     from train.checkpoint.layout import Checkpoint
@@ -86,15 +86,16 @@ def branch(parent: RunConfig, found: Checkpoint, tokens: int | None) -> RunConfi
 
 def _with(mapping: dict[str, Any], assignments: list[str]) -> RunConfig:
     """Return the config of a mapping with `section.key=value` assignments applied, resolved."""
-    import yaml
-
     mapping = filled(mapping) if is_frozen(mapping) else mapping
     for assignment in assignments:
-        name, equals, value = assignment.partition("=")
+        name, equals, _ = assignment.partition("=")
         section, dot, key = name.partition(".")
-        if not equals or not dot:
+        if not equals:
             raise ValueError(f"--set {assignment}: write it as section.key=value")
-        mapping.setdefault(section, {})[key] = yaml.safe_load(value)
+        place = mapping.setdefault(section, {}) if dot else mapping
+        if not isinstance(place, dict):
+            raise ValueError(f"--set {assignment}: {section} is no section, but a key: write it as {section}=value")
+        place[key if dot else name] = value_of(assignment)
     return resolve(read(RunConfig, mapping), begun=True)
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_type_hints
 
 from train.spec.command_line import Parser
 from train.spec.config import DataConfig
@@ -128,12 +128,26 @@ def configured(file: str | None, assignments: Sequence[str], root: str | None) -
             raise ValueError(f"--set {assignment}: write it as data.key=value")
         if not name.startswith("data."):
             raise ValueError(unknown_key(name, "data.", list(DataConfig.__dataclass_fields__)))
-        section[name.removeprefix("data.")] = yaml.safe_load(value)
+        section[name.removeprefix("data.")] = _said(assignment, name.removeprefix("data."), value)
     runtime = mapping.get("runtime") or {}
     config = read(DataConfig, section, "data")  # before the source: what is misspelt there may be the source's key
     if section.get("source") in {"???", ""}:
         raise ValueError("data.source is missing: name a folder of text, for example --set data.source=/my/texts")
     return config, Path(root or runtime.get("data_root") or "data")
+
+
+def _said(assignment: str, key: str, text: str) -> Any:
+    """Return the value of an assignment; of a key that takes text that itself, also where YAML has 007 for a number."""
+    from train.spec.yamlfile import value_of
+
+    takes_text = get_type_hints(DataConfig).get(key) in (str, str | None)
+    try:
+        value = value_of(assignment)
+    except ValueError:
+        if takes_text:
+            return text
+        raise
+    return text if takes_text and not isinstance(value, str | None) else value
 
 
 def _with_section(loaded: Any, file: str) -> Mapping[str, Any]:

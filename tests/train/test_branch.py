@@ -15,6 +15,7 @@ from train.branch import branch, main
 from train.checkpoint.layout import Checkpoint, newest
 from train.checkpoint.load import stored
 from train.spec.config import BatchConfig, BudgetConfig, RunConfig, ScheduleConfig
+from train.spec.frozen_run import load
 from train.spec.resolve import resolve
 from train.spec.schedule import batch_tokens, check_branch, factor
 
@@ -136,6 +137,25 @@ def test_a_branch_does_not_replace_another_runs_config(
     assert f"{config} is there already, of another run: name another folder with --out" in capsys.readouterr().err
     assert config.read_text() == said
     assert main([*given, str(tmp_path / "child")]) == main([*given, str(tmp_path / "child")]) == 0
+
+
+def test_settings_of_a_branch_are_those_that_are_given(
+    tmp_path: Path, tiny: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "parent", replace(tiny, schedule=ScheduleConfig(name="constant")))
+    assert run.main(["--config", str(config), "--until", "1024"]) == 0
+    given = ["--parent", str(config.parent), "--same", "--out", str(tmp_path / "child"), "--set"]
+    for wrong, words in (
+        ("seed.x=3", "--set seed.x=3: seed is no section, but a key: write it as seed=value"),
+        ("data.sources=[a", "data.sources=[a: the value is not YAML: expected ',' or ']'"),
+        ("seed", "--set seed: write it as section.key=value"),
+        ("sead=3", "unknown key 'sead': did you mean 'seed'?"),
+    ):
+        assert main([*given, wrong]) == 2
+        assert words in (said := capsys.readouterr().err) and said.count("\n") == 1
+    assert main([*given, "seed=3", "optim.lr=1e-3"]) == 0
+    child = load(tmp_path / "child" / "config.yaml")
+    assert (child.seed, child.optim.lr) == (3, 1e-3)
 
 
 @pytest.mark.parametrize(("precision", "begins_with"), [("fp16", 16384.0), ("fp16, other", 1024.0)])

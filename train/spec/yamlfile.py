@@ -56,6 +56,14 @@ def why_unreadable(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+def value_of(assignment: str) -> Any:
+    """Return the value of a command line's `key=value`, which is YAML; ValueError that quotes it where it is not."""
+    try:
+        return yaml.load(assignment.partition("=")[2], Loader=_Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{assignment}: the value is not YAML: {why_unreadable(error)}") from None
+
+
 def read_mapping(path: Path, of: str = "sections (model, data, budget, ...)") -> dict[str, Any]:
     """Return the mapping in a YAML file; ValueError that names the file where there is none. of: what it should be."""
     try:

@@ -81,6 +81,14 @@ def test_settings_from_file_and_command_line(tmp_path: Path) -> None:
     assert configured(None, [], "elsewhere")[1] == Path("elsewhere")
 
 
+@pytest.mark.parametrize("text", ["007", "1_000", "2024-01-01", "12:30:45", "on", "@x", "{a", "a: b", "plain"])
+def test_keys_that_take_text_take_it_as_it_is(text: str) -> None:
+    given = ("name", "source", "text_column", "prompt_column", "tokenizer_from")
+    config, _ = configured(None, [f"data.{key}={text}" for key in given], None)
+    assert [getattr(config, key) for key in given] == [text] * len(given)
+    assert configured(None, [f'data.name="{text}"', "data.prompt_column=null"], None)[0].name == text
+
+
 @pytest.mark.parametrize(
     ("content", "assignments", "words"),
     [
@@ -97,6 +105,7 @@ def test_settings_from_file_and_command_line(tmp_path: Path) -> None:
         ("data: {source: '???'}", ["data.suorce=x"], "unknown key 'data.suorce': did you mean 'data.source'"),
         ("data: {}", ["data.vocab_size=big"], "data.vocab_size='big'"),
         ("data: {}", ["data.vocab_size"], "write it as data.key=value"),
+        ("data: {}", ["data.extensions=[.c,.h"], "data.extensions=[.c,.h: the value is not YAML: expected ',' or ']'"),
         ("data: {}", ["vocab_size=300"], "did you mean 'data.vocab_size'"),
         ("data: {}", ["data.tokenizer=bpee"], "choose one of bpe, bytes"),
         (None, [], "there is no such file"),
