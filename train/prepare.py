@@ -179,7 +179,8 @@ def report(target: Path, manifest: Manifest, seconds: float | None) -> list[str]
         lines.append(f"left out: {counts}" + (f" ({named} named in {target / 'manifest.json'})" if named else ""))
     if manifest.skipped_counts.get("broken"):
         first = manifest.skipped[0]
-        lines.append(f"broken documents: {manifest.skipped_counts['broken']}, the first is {first.file}: {first.why}")
+        name = first.file.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")  # it may not be UTF-8
+        lines.append(f"broken documents: {manifest.skipped_counts['broken']}, the first is {name}: {first.why}")
     return [*lines, *by_kind(manifest.kinds)]
 
 

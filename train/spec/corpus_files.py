@@ -36,6 +36,7 @@ def verify(
     files = list(files_of(folder, manifest))
     total = sum(path.stat().st_size for path, _, _ in files) or 1
     done = 0
+    progress("verifying", 0.0, total)
     for path, size, sha256 in files:
         with path.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -66,6 +66,22 @@ def test_broken_documents_are_on_the_terminal(texts: Path, tmp_path: Path) -> No
     assert (tmp_path / "there" / "x-bpe290" / "manifest.json").exists()
 
 
+def test_a_name_that_is_not_utf_8_is_told_and_nothing_is_verified_before(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in texts.glob("*.py"):
+        (source / path.name).write_bytes(path.read_bytes())
+    (source / os.fsdecode(b"caf\xe9.txt")).write_bytes(b"\xe9")
+    settings = ["data.source=" + str(source), "data.name=x", "data.vocab_size=257", "data.tokenizer=bytes"]
+    given = ["--set", *settings, "data.validation_fraction=0.2", "data.sequence_length=16", "--root", str(tmp_path)]
+    assert main([*given, "--workers", "1"]) == 0
+    assert r"broken documents: 1, the first is caf\xe9.txt: not UTF-8 (byte 0)" in capsys.readouterr().out
+    assert main([*given, "--verify"]) == 0
+    assert "verifying\n" in capsys.readouterr().err
+
+
 def test_an_error_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     found = _run("--set", "data.source=nowhere", folder=tmp_path)
     assert (found.returncode, found.stdout) == (2, "")
