@@ -189,7 +189,7 @@ def from_hub(config: Mapping[str, Any]) -> ModelConfig:
         norm_eps=_positive(config, "rms_norm_eps"),
         window=window,
         global_every=every,
-        **_scaled(rope or config.get("rope_scaling") or {}),
+        **_scaled(rope or config.get("rope_scaling") or {}, config),
         **(_routed(config, kind) if kind in WITH_EXPERTS else {}),
     )
 
@@ -225,8 +225,8 @@ def _positive(config: Mapping[str, Any], key: str) -> float:
     return float(config[key])
 
 
-def _scaled(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our keys of rotary scaling."""
+def _scaled(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return our keys of rotary scaling; transformers takes the model's length where it names no other."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError(f"partial_rotary_factor={rope['partial_rotary_factor']} cannot be imported: only 1 can")
@@ -243,12 +243,12 @@ def _scaled(rope: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in usual[kind].items():
         if rope.get(key, value) not in (value, None):
             raise ValueError(f"rope_scaling.{key}={rope[key]} cannot be imported: only {value} can")
-    original = rope.get("original_max_position_embeddings")
-    return {
-        "rope_scaling": kind,
-        "rope_factor": _positive(rope, "factor"),
-        "rope_original_length": int(original) if kind != "linear" and original is not None else None,
-    }
+    length = "original_max_position_embeddings"
+    found: dict[str, Any] = {"rope_scaling": kind, "rope_factor": _positive(rope, "factor")}
+    if kind == "linear":
+        return found
+    said = count(config, "max_position_embeddings") if rope.get(length) is None else count(rope, length)
+    return found | {"rope_original_length": said}
 
 
 def _window(config: Mapping[str, Any], kind: str) -> tuple[int | None, int]:

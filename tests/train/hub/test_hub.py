@@ -311,6 +311,30 @@ def test_mixtral_turns_as_in_transformers_where_it_does_not_say(theta: dict[str,
 
 
 @pytest.mark.parametrize(
+    "scaling", [{"type": "yarn"}, {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}]
+)
+@pytest.mark.parametrize("original", [{}, {"original_max_position_embeddings": 8}])
+def test_a_length_that_a_stretched_config_does_not_name_is_that_of_transformers(
+    tmp_path: Path, scaling: dict[str, Any], original: dict[str, int]
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    write_hub(made({}), tmp_path / "hub")
+    place = tmp_path / "hub" / "config.json"
+    place.write_text(
+        json.dumps(json.loads(place.read_text()) | {"rope_scaling": {"factor": 4.0, **scaling, **original}})
+    )
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hub", dtype=torch.float32, attn_implementation="eager")
+    import_model(tmp_path / "hub", tmp_path / "back")
+    sections = read_mapping(tmp_path / "back" / "config.yaml")
+    again = Transformer(resolve_model(read(ModelConfig, sections["model"], "model"), LENGTH), VOCABULARY, LENGTH)
+    load_initial_weights(again, tmp_path / "back")
+    tokens = torch.arange(LENGTH)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(logits(again, tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("[1, 2]", "is not an object of keys and values"),
