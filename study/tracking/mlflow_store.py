@@ -166,7 +166,7 @@ class MlflowStore:
         found = self._call(lambda: self._client.get_run(run))
         steps = {metric.key: int(metric.step) for metric in found.data.to_proto().metrics}
         tags = found.data.tags
-        return Held(steps, frozenset(found.data.params), tags.get(mlflow_view.NOTE, ""), tags.get("error", ""))
+        return Held(steps, dict(found.data.params), tags.get(mlflow_view.NOTE, ""), tags.get("error", ""))
 
     def log(
         self,

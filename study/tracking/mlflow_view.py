@@ -45,6 +45,8 @@ LAW = (
     *(f"optimum/{name}" for name in ("flops", "params", "tokens", "loss")),
     *("backtest/relative_error", "law/runs_used", BEST, FLOPS, GPU_HOURS, CORE_HOURS),
 )
+ASKED = ("points", "swept", "data.name")
+"""Parameters of the study's own run that its table shows: what was asked."""
 MOST_PARAMETERS = 6
 MOST_SWEPT = 3
 MOST_RUNS = 100
@@ -207,7 +209,7 @@ def law_view() -> dict[str, Any]:
 
     The same columns serve to compare studies: choose several experiments and this view's filter.
     """
-    columns = [f"metrics.`{name}`" for name in LAW]
+    columns = [*(f"params.`{name}`" for name in ASKED), *(f"metrics.`{name}`" for name in LAW)]
     return {
         "searchFilter": "tags.role = 'study'",
         "orderByKey": "attributes.start_time",

@@ -42,6 +42,7 @@ class StoreState:
     """One store: the experiment, the parent run, the runs by point key, and the report's files that were sent.
 
     shown: digest of how the experiment was told to show the study. noted: digest of what the parent run says of it.
+    told: digest of the parent run's parameters.
     """
 
     experiment: str = ""
@@ -49,6 +50,7 @@ class StoreState:
     parent_sent: str = ""
     shown: str = ""
     noted: str = ""
+    told: str = ""
     files: dict[str, str] = field(default_factory=dict)
     runs: dict[str, RunState] = field(default_factory=dict)
 

@@ -38,10 +38,10 @@ class TrackedRun(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a store holds of a run: each metric's last step, the names of its parameters, its description and error."""
+    """What a store holds of a run: each metric's last step, the parameters, its description and error."""
 
     steps: Mapping[str, int]
-    params: frozenset[str]
+    params: Mapping[str, str]
     note: str = ""
     error: str = ""
 

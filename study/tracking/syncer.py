@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from study.config.dotted import flat
 from study.config.tracking_uri import identity
 from study.records.point import Point
 from study.status.observer import Observer
@@ -23,7 +22,7 @@ from study.status.states import PointState
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from study.storage.secrets import Redact, redactor
-from study.tracking import run_totals
+from study.tracking import run_totals, study_params
 from study.tracking import state as memory
 from study.tracking.all_sent import unsent
 from study.tracking.facts import Facts, first_start, read_facts
@@ -42,7 +41,7 @@ from study.tracking.mapping import (
     study_summary,
 )
 from study.tracking.metrics_reader import Value
-from study.tracking.mlflow_view import NOTE, experiment_tags, may_replace, varying
+from study.tracking.mlflow_view import NOTE, experiment_tags, may_replace
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
@@ -52,8 +51,6 @@ from study.tracking.study_note import totals as study_totals
 
 FAILURES = 3
 """Runs in a row at which a store fails before a pass is given up."""
-MOST_COMPARED = 1000
-"""Points of a large study that are looked at for what tells its points apart."""
 SAVE_SECONDS = 2.0
 """Time between writings of the state file: what a kill costs is sending this much again."""
 
@@ -119,7 +116,7 @@ class Syncer:
         self._labels: dict[str, Mapping[str, str]] = {}
         self._colours: Mapping[float, str] = {}
         self._looks: dict[str, Mapping[str, str]] = {}
-        self._described = -1  # points that the experiment's view was made of
+        self._described: tuple[int, str | None] = (-1, None)  # points, end of a search: told of both by `_describe`
         self._noted = (-1, 0, "")  # time of the fit, steps, and states that the study's own run shows
 
     def sync(self, wait: float = -1) -> Synced:
@@ -199,31 +196,30 @@ class Syncer:
         return target
 
     def _describe(self, target: StoreState) -> None:
-        """Tell the experiment how to show the study: by what tells its points apart, which new points may change."""
-        known = len(self._source.points)
+        """Tell the experiment how to show the study, and the study's own run its parameters: both follow the points."""
+        known = (len(self._source.points), self._source.search_end)
         if target.shown and self._described == known:
             return
-        raw = [point.raw for point in self._source.points.values()]
-        budgets = ((config.get("budget") or {}).get("flops") for config in raw)
+        points = list(self._source.points.values())
+        budgets = ((point.raw.get("budget") or {}).get("flops") for point in points)
         self._colours = budget_colours(budget for budget in budgets if budget is not None)
         self._looks.clear()
-        configs = [flat(config) for config in raw[:: -(-len(raw) // MOST_COMPARED)]]
-        points = self._source.points.values()
-        swept = {said.partition("=")[0].strip("+") for point in points for said in point.overrides}
         longest = max((len(run_name(point, self._redact)) for point in points), default=0)
         tags = experiment_tags(
             self._folder.name,
-            varying(configs, swept),
+            study_params.apart(points),
             search=self._source.search_end is not None,
             longest=longest,
         )
         digest = hashlib.sha256(json.dumps(tags).encode()).hexdigest()[:16]
-        if target.shown != digest:
-            try:
+        try:
+            if target.shown != digest:
                 self._store.describe(target.experiment, tags)
-            except (RunGoneError, RunRefusedError) as error:
-                raise StoreAwayError(f"the experiment cannot be described: {error}") from None
-            target.shown, self._dirty = digest, True
+                target.shown, self._dirty = digest, True
+            self._dirty |= study_params.send(self._store, target, points, self._redact, search=known[1])
+        except (RunGoneError, RunRefusedError) as error:  # the study's own run was removed: the next pass looks
+            self._verified = False
+            raise StoreAwayError(f"the experiment cannot be described: {error}") from None
         self._described = known
 
     def _sync_runs(self, target: StoreState, shipper: Shipper) -> int:

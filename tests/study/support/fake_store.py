@@ -93,7 +93,7 @@ class FakeStore:
             for value in self._run(run).values:
                 found[value.name] = max(value.step, found.get(value.name, -1))
             tags = self._run(run).tags
-            return Held(found, frozenset(self._run(run).params), tags.get(NOTE, ""), tags.get("error", ""))
+            return Held(found, dict(self._run(run).params), tags.get(NOTE, ""), tags.get("error", ""))
 
         return self._call(look)
 

@@ -1,6 +1,7 @@
 """Against MLflow's own SQLite store, in real processes, some of them killed."""
 
 import fcntl
+import json
 import math
 import os
 import random
@@ -30,6 +31,7 @@ from tests.study.support.made import (
     wait_for,
 )
 from tests.study.tracking.conftest import REPOSITORY, Start, creating
+from train.spec.config import RunConfig
 
 OFFLINE = """
 import sys
@@ -97,6 +99,41 @@ def test_everything_arrives_quietly_and_without_the_network(tmp_path: Path) -> N
     assert query(database, "select count(*) from inputs") == [(3,)], "two runs and the study's own"
     assert b"hunter22" not in database.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mlartifacts", "mlflow.db", "reports", "runs"]
+
+
+def test_the_studys_own_run_has_parameters_that_tell_it_from_others(
+    database: Path, start: Start, tmp_path: Path
+) -> None:
+    """Also where points come later: parameters cannot change, so tags of their names say what holds then."""
+    made = make_study(tmp_path / "runs" / "iso", 3)
+    start_run(made.run(0))
+    table = "select key, value from {} join runs using (run_uuid) where name = 'iso'"
+    for grown in (False, True):
+        if grown:
+            line = json.loads(made.folder.points.read_text().splitlines()[0])
+            line |= {"key": "00000000000a", "overrides": ["model.width=128"]}
+            line["config"]["model"]["width"] = 128
+            with made.folder.points.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        process = start("runs/iso", "--uri", f"sqlite:///{database}")
+        assert process.wait(LIMIT_SECONDS) == 0, process.communicate()
+        params = {str(key): str(value) for key, value in query(database, table.format("params"))}
+        assert max(map(len, params.values())) < 500
+        assert (params["points"], params["swept"], params["seed"]) == ("3", "seed", "0, 1, 2")
+        assert (params["model.family"], params["model.width"]) == ("dense transformer", "64")
+        assert (params["data.name"], params["data.sequence_length"]) == ("code", str(RunConfig().data.sequence_length))
+        tags = dict(query(database, table.format("tags")))
+        told = {name: tags.get(name) for name in ("points", "swept", "model.width", "data.name")}
+        swept = (
+            {"swept": "model.width, seed", "model.width": "64, 128"} if grown else {"swept": None, "model.width": None}
+        )
+        assert told == {"points": "4" if grown else "3", **swept, "data.name": None}
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{database}")
+    (experiment,) = [one.experiment_id for one in client.search_experiments() if one.name == "iso"]
+    asked = "params.swept LIKE '%seed%' AND params.`data.name` = 'code' AND tags.role = 'study'"
+    assert [run.info.run_name for run in client.search_runs([experiment], asked)] == ["iso"]
 
 
 def test_a_study_in_which_a_run_diverged_is_finished_and_says_so(database: Path, start: Start, tmp_path: Path) -> None:
