@@ -31,7 +31,7 @@ from study.status.states import PointState, PointStatus
 from study.storage.files import last_lines, locked
 from study.storage.layout import StudyFolder
 from study.text import counted
-from study.watch.progress import Display, JsonLines, Pace, closing, display
+from study.watch.progress import Display, JsonLines, Pace, closing, display, law_command
 from study.watch.sync_process import SyncProcess
 
 TICK_SECONDS = 0.25
@@ -217,7 +217,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
             statuses = _watch(observer, cluster, controller, shown, stop)
         outcomes.export(folder)
         with redirect_stdout(sys.stderr if machine else sys.stdout):
-            for line in closing(statuses, folder.name, reference(folder)):
+            for line in closing(statuses, folder.name, reference(folder), law_command(points, folder.path)):
                 text.show(line)
             if stop.requests:
                 print(_come_back(folder, statuses), flush=True)

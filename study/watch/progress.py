@@ -8,9 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from study import text as terminal
+from study.records.point import Point
 from study.status.overview import differing, in_room, queued_lines
 from study.status.states import PointState, PointStatus
 from study.text import duration, percent
@@ -25,6 +27,8 @@ BARS = ((72, 20), (60, 10))
 BESIDE, LEAST_ROOM = 38, 12
 """Columns of a run's key, share and loss with what is between, and the fewest for its overrides."""
 SHOWN_SLOW = 3
+FEWEST = 3
+"""Sizes, and numbers of tokens, from which on a fit of a study's runs can say something."""
 BAD = frozenset({PointState.FAILED, PointState.INTERRUPTED, PointState.TIME_LIMIT, PointState.UNKNOWN})
 
 
@@ -266,8 +270,11 @@ def notes_on(statuses: Sequence[PointStatus]) -> list[str]:
     return [*slow_lines(statuses), *queued_lines(statuses)]
 
 
-def closing(statuses: Sequence[PointStatus], name: str, called: str) -> list[str]:
-    """Return the lines that close a study (`called` so in commands): the counts, and each point that needs a look."""
+def closing(statuses: Sequence[PointStatus], name: str, called: str, law: str = "") -> list[str]:
+    """Return the lines that close a study (`called` so in commands): the counts, and each point that needs a look.
+
+    law: the command that fits a law to its runs, said where all of them are good; "" where that would say little.
+    """
     counts = Counter(status.state for status in statuses)
     lines = [f"{name}: " + (", ".join(f"{n} {state}" for state, n in counts.most_common()) or "no points")]
     for status in [s for s in statuses if s.state in BAD][:SHOWN_RUNS]:
@@ -275,7 +282,20 @@ def closing(statuses: Sequence[PointStatus], name: str, called: str) -> list[str
         lines += [f"      {line}" for line in status.error[-3:]]
     if any(s.state in BAD for s in statuses):
         lines += [f"look:   python -m study logs {called} KEY", f"again:  python -m study retry {called}"]
+    elif law and statuses and all(s.state == PointState.COMPLETED for s in statuses):
+        lines.append(f"next:   {law}")
     return lines
+
+
+def law_command(points: Sequence[Point], folder: Path) -> str:
+    """Return the command that fits a law to a study's runs; "" where they have too few sizes or budgets for one."""
+    models = [point.raw.get("model") or {} for point in points]
+    sizes = {(model.get("width"), model.get("layers")) for model in models}
+    tokens = {(point.raw.get("budget") or {}).get("tokens") for point in points}
+    if len(sizes) < FEWEST or len(tokens) < FEWEST:
+        return ""
+    here, there = Path.cwd(), folder.absolute()
+    return f"python -m analysis.fit runs={there.relative_to(here) if there.is_relative_to(here) else there}"
 
 
 def _bar(share: float, width: int) -> str:

@@ -16,6 +16,7 @@ from rich.console import Console
 from study.__main__ import main
 from study.commands import COMMANDS
 from study.records import ledger
+from study.records.point import Point
 from study.status.observer import observe
 from study.status.selection import by_key, choose, parse_states
 from study.status.states import PointStatus
@@ -23,7 +24,7 @@ from study.storage.files import last_lines
 from study.storage.layout import StudyFolder
 from study.text import duration
 from study.watch import progress
-from study.watch.progress import Pace, Panel, closing, summarise
+from study.watch.progress import Pace, Panel, closing, law_command, summarise
 from tests.study.support.searches import make_search
 from tests.study.support.studies import FAILS, REPOSITORY, environment, make_study, run_to_end, study_command
 
@@ -286,6 +287,23 @@ def test_closing_lines_name_what_needs_a_look() -> None:
     assert lines[0] == "s: 1 completed, 1 failed"
     assert "      boom" in lines
     assert "python -m study retry s --runs /r" in lines[-1]
+
+
+def test_closing_lines_of_a_study_for_a_law_say_what_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where all runs are good, and only of several sizes and numbers of tokens."""
+    monkeypatch.chdir(tmp_path)
+    some = [
+        Point(f"p{i}", json.dumps({"model": {"width": 16 * i, "layers": 2}, "budget": {"tokens": 1000 * i}}))
+        for i in (1, 2, 3)
+    ]
+    law = law_command(some, tmp_path / "runs" / "s")
+    assert law == "python -m analysis.fit runs=runs/s"
+    assert law_command(some, Path("/elsewhere/s")) == "python -m analysis.fit runs=/elsewhere/s"
+    assert law_command(some[:2] + some[:1], tmp_path) == ""
+    good, bad = status("a", "completed"), status("b", "failed")
+    assert closing([good], "s", "s", law) == ["s: 1 completed", f"next:   {law}"]
+    assert law not in " ".join(closing([good, bad], "s", "s", law))
+    assert closing([good], "s", "s") == ["s: 1 completed"]
 
 
 @pytest.mark.parametrize(
