@@ -60,6 +60,11 @@ def _rows(one: cost.Cost) -> list[tuple[str, float | None]]:
     ]
 
 
+def _few(value: float) -> str:
+    """Return hours below ten with four decimals at most, so that used, lost and idle stand below each other."""
+    return "0" if value == 0 else "<0.0001" if value < 5e-5 else f"{value:.4f}"
+
+
 def _line(word: str, value: float | None, one: cost.Cost) -> str:
     said = (
         "?"
@@ -68,7 +73,7 @@ def _line(word: str, value: float | None, one: cost.Cost) -> str:
         if word == "asked" and not value
         else f"{value:,.2f}"
         if value >= 10
-        else f"{value:.4g}"
+        else _few(value)
     )
     of_used = value and one.used and word in ("lost to failures", "idle")
     share = f"  {percent(value / one.used)} of used" if value and of_used else ""

@@ -79,5 +79,8 @@ def one_point(options: argparse.Namespace) -> str:
     given = given_points(options)
     if len(given) != 1:
         said = f"{len(given)} were given ({', '.join(given)})" if given else "none was given"
-        raise ValueError(f"name one point by its key, or the beginning of it: {said}")
+        study = getattr(options, "study", "STUDY")
+        raise ValueError(
+            f"name one point by its key, or the beginning of it: {said}; python -m study status {study} lists them"
+        )
     return given[0]

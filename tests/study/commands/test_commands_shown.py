@@ -418,6 +418,9 @@ def test_a_point_is_named_as_a_word_or_as_an_option(ended: tuple[StudyFolder, di
         assert said[0].stdout == said[1].stdout != ""
         both = study_command(command, "mixed", keys[1], "--point", keys[2], cwd=there)
         assert (both.returncode, both.stderr.startswith(f"study {command}: name one point by its key")) == (2, True)
+        assert both.stderr.endswith(
+            "were given (" + f"{keys[1]}, {keys[2]}); python -m study status mixed lists them\n"
+        )
     for command in ("cancel", "retry"):
         refused = study_command(command, "mixed", "zzz", cwd=there)
         assert (refused.returncode, "no point begins with 'zzz'" in refused.stderr) == (2, True)

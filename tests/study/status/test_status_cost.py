@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from study.commands.cost import text
 from study.config.schema import StudySection
 from study.executors.base import Answer
 from study.executors.job_spec import JobSpec
@@ -205,3 +206,12 @@ def test_a_shared_gpu_counts_once_and_each_point_for_its_lanes_part_of_it(tmp_pa
     assert quick.lost == pytest.approx(300 / 2 / 3600) and quick.jobs == 1
     own = study(tmp_path / "own", pack=2, points_per_job=4, gpus_per_node=1)
     assert cost.measure_by_clocks(own, {}, statuses).used == pytest.approx(1750 / 3600), "a GPU for each lane"
+
+
+def test_hours_below_ten_have_the_same_decimals() -> None:
+    """What was idle is read against what was used: 0.0003 of 0.0178, not 0.0002842 of 0.0178."""
+    one = cost.Cost("core-hours", asked=12.5, used=0.0178, lost=0.00001, idle=0.0002842)
+    words = {line[:20].strip(): line[20:].split()[0] for line in text("s", one).splitlines()[1:6]}
+    assert words == {
+        "asked": "12.50", "waiting or running": "0", "used": "0.0178", "lost to failures": "<0.0001", "idle": "0.0003",
+    }  # fmt: skip
