@@ -122,7 +122,7 @@ def test_the_studys_own_run_has_parameters_that_tell_it_from_others(
         assert (params["points"], params["swept"], params["seed"]) == ("3", "seed", "0, 1, 2")
         assert (params["model.family"], params["model.width"]) == ("dense transformer", "64")
         assert (params["data.name"], params["data.sequence_length"]) == ("code", str(RunConfig().data.sequence_length))
-        tags = dict(query(database, table.format("tags")))
+        tags = {str(key): str(value) for key, value in query(database, table.format("tags"))}
         told = {name: tags.get(name) for name in ("points", "swept", "model.width", "data.name")}
         swept = (
             {"swept": "model.width, seed", "model.width": "64, 128"} if grown else {"swept": None, "model.width": None}
