@@ -15,10 +15,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from train.spec import calls
 from train.spec.command_line import Parser
 from train.spec.config import ModelConfig, OptimConfig
 from train.spec.counts import head_dim
-from train.spec.interrupts import guarded
+from train.spec.decoder import resolve_model
+from train.spec.interrupts import WRONG, guarded
 from train.spec.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -28,13 +30,20 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     options = _parser().parse_args(arguments)
-    from train.health.coordinates import check, plot, slopes  # loads torch
+    from train.health.coordinates import LENGTH, check, plot, slopes  # loads torch
 
     base = min(options.widths)
     model = ModelConfig(width=base, layers=options.layers, head_dim=options.head_dim)
     if not options.standard:
         based = replace(model, mup_base_width=base)
         model = replace(based, mup_base_head_dim=head_dim(model))
+    try:
+        for width in options.widths:
+            resolve_model(replace(model, width=width), LENGTH)
+        calls.positive("--lr", options.lr)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG
     optim = OptimConfig(name=options.optim, lr=options.lr, muon_scale=options.muon_scale)
     scales = check(model, optim, options.widths, options.steps)
     found = slopes(scales)
@@ -57,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--widths", type=_widths, default=[64, 128, 256], help="widths; the smallest is the base width: 64,128"
     )
-    parser.add_argument("--layers", type=int, default=2, help="number of blocks")
-    parser.add_argument("--head-dim", type=int, help="head dimension; default: grows with the width")
-    parser.add_argument("--steps", type=int, default=5, help="training steps")
+    parser.add_argument("--layers", type=_count, default=2, help="number of blocks")
+    parser.add_argument("--head-dim", type=_count, help="head dimension; default: grows with the width")
+    parser.add_argument("--steps", type=_count, default=5, help="training steps")
     parser.add_argument("--optim", choices=tuple(OPTIMIZERS), default="adamw", help="optimizer")
     parser.add_argument(
         "--muon-scale", choices=("match_rms", "spectral"), default="match_rms", help="scale of Muon's update"
@@ -69,6 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="write scales and slopes as JSON")
     parser.add_argument("--plot", type=Path, help="draw them (.png, .svg, .pdf)")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a whole number from 1 on is needed")
+    return int(text)
 
 
 def _widths(text: str) -> list[int]:

@@ -21,7 +21,7 @@ COMMANDS = {"export": ({"run", "out"}, {"dtype", "step"}), "import": ({"source",
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command line; return 0, or 2 after saying what is wrong with it."""
+    """Run the command line; return 0, or 2 after saying what is wrong with it, or 1 what the system did not let it."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else WRONG
@@ -45,7 +45,17 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
+    except OSError as error:
+        print(f"error: {_in_words(error)}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _in_words(error: OSError) -> str:
+    """Return what the system refused, and of which file."""
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
 
 
 def _given(arguments: list[str]) -> dict[str, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+
+from train.spec.corpus_files import beginning
 
 SHARD_BYTES = 4 << 30
 SINGLE = "model.safetensors"
@@ -15,7 +18,11 @@ INDEX = "model.safetensors.index.json"
 
 
 def write_shards(out: Path, tensors: Iterable[tuple[str, Tensor]], limit: int = SHARD_BYTES) -> int:
-    """Write tensors into files of about `limit` bytes, one name each in an index; return the bytes of all tensors."""
+    """Write tensors into files of about `limit` bytes, one name each in an index; return the bytes of all tensors.
+
+    OSError where the system does not let it.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     files: list[list[str]] = []
@@ -24,7 +31,10 @@ def write_shards(out: Path, tensors: Iterable[tuple[str, Tensor]], limit: int = 
 
     def flush() -> None:
         nonlocal held, size
-        save_file(held, str(out / f"part-{len(files):05d}"), metadata={"format": "pt"})
+        try:
+            save_file(held, str(out / f"part-{len(files):05d}"), metadata={"format": "pt"})
+        except SafetensorError as error:  # a full disk is one, too
+            raise OSError(f"{out}: {error}") from None
         files.append(list(held))
         held, size = {}, 0
 
@@ -53,13 +63,11 @@ class Shards:
     """The tensors of a folder by name, read when asked for, whole or in part."""
 
     def __init__(self, folder: Path) -> None:
-        from safetensors import safe_open
-
         self.folder = folder
         if (folder / INDEX).exists():
             self._places: dict[str, str] = _places(folder / INDEX)
         elif (folder / SINGLE).exists():
-            with safe_open(str(folder / SINGLE), framework="pt") as file:
+            with _opened(folder / SINGLE) as file:
                 self._places = dict.fromkeys(file.keys(), SINGLE)
         else:
             raise ValueError(f"{folder} has neither {SINGLE} nor {INDEX}")
@@ -77,12 +85,27 @@ class Shards:
         return tuple(self._open(name, lambda file: file.get_slice(name).get_shape()))
 
     def _open(self, name: str, use: Any) -> Any:
-        from safetensors import safe_open
-
         if name not in self._places:
             raise ValueError(f"{self.folder} has no tensor {name!r}")
-        with safe_open(str(self.folder / self._places[name]), framework="pt") as file:
+        with _opened(self.folder / self._places[name]) as file:
             return use(file)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Give a file of tensors; ValueError that names it where it is not there, or not whole."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            yield file
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: download that folder again") from None
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is no whole file of tensors ({error}); it begins with {beginning(path)}: download that folder "
+            "again"
+        ) from None
 
 
 def _places(index: Path) -> dict[str, str]:

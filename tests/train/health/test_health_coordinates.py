@@ -31,3 +31,24 @@ def test_under_mup_changes_do_not_grow_with_the_width(tmp_path: Path, optim: str
         assert abs(found["mup"][layer]) < 0.3
     assert sum(found["standard"][layer] - found["mup"][layer] for layer in blocks) / 6 > 0.3
     assert (tmp_path / "plot.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--widths 32,33", "error: model.head_dim=33 is odd: rotary embedding turns pairs"),
+        ("--widths 32,48 --head-dim 32", "error: model.width=48 is not a multiple of model.head_dim=32"),
+        ("--lr nan", "error: --lr=nan: a positive number is needed"),
+        ("--steps 0", "--steps: '0' is not allowed: a whole number from 1 on is needed"),
+        ("--layers -1", "--layers"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_a_line(
+    arguments: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = coordinate_check.main(arguments.split())
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert words in (said := capsys.readouterr().err) and said.count("\n") == 1

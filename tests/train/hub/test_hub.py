@@ -352,6 +352,50 @@ def test_a_config_that_is_none_is_answered_in_a_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", r"is no whole file .*\(a Git LFS pointer, not"),
+        (None, r"model\.safetensors is no whole file of tensors .*: download that folder again"),
+        (b"", r"is no whole file of tensors .*it begins with nothing \(it is empty\)"),
+    ],
+)
+def test_weights_that_are_not_whole_are_named(tmp_path: Path, content: bytes | None, words: str) -> None:
+    write_hub(made({}), tmp_path / "hub")
+    place = tmp_path / "hub" / "model.safetensors"
+    place.write_bytes(place.read_bytes()[:3000] if content is None else content)
+    with pytest.raises(ValueError, match=words):
+        import_model(tmp_path / "hub", tmp_path / "back")
+
+
+def test_a_file_of_weights_that_is_missing_is_named(tmp_path: Path) -> None:
+    write_hub(made({}), tmp_path / "hub", limit=20_000)
+    gone = sorted((tmp_path / "hub").glob("model-*.safetensors"))[1]
+    gone.unlink()
+    with pytest.raises(ValueError, match=f"{gone.name} is missing: download that folder again"):
+        import_model(tmp_path / "hub", tmp_path / "back")
+    assert not list(tmp_path.glob("*back*"))
+
+
+def test_what_the_disk_refuses_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import safetensors
+    import safetensors.torch
+
+    def full(*_: Any, **__: Any) -> None:
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    write_hub(made({}), tmp_path / "hub")
+    (tmp_path / "file").touch()
+    for out, words in (("file/out", "Not a directory"), ("out", "No space left on device")):
+        if out == "out":
+            monkeypatch.setattr(safetensors.torch, "save_file", full)
+        assert main(["import", f"source={tmp_path / 'hub'}", f"out={tmp_path / out}"]) == 1
+        assert words in (said := capsys.readouterr().err) and said.startswith("error: ") and said.count("\n") == 1
+    assert not list(tmp_path.glob("*out*"))
+
+
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     write_hub(made({}), tmp_path / "hub")
     import_model(tmp_path / "hub", tmp_path / "back")
