@@ -275,4 +275,12 @@ def key_of(config: RunConfig, axes: Axes, gpu: str) -> str:
 def folder(environment: Mapping[str, str]) -> Path:
     """Return where records lie: with the compiled code (`compile.cache`), or where torch keeps it by default."""
     place = environment.get("TORCHINDUCTOR_CACHE_DIR")
-    return Path(place or Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}") / "micro_batches"
+    return Path(place or Path(tempfile.gettempdir()) / f"torchinductor_{_user()}") / "micro_batches"
+
+
+def _user() -> str:
+    """Return this user's name as torch has it in its folder's; a container may know none for the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid_{os.getuid()}"

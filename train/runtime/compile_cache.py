@@ -51,7 +51,10 @@ def folders(config: CompileConfig, environment: Mapping[str, str]) -> dict[str, 
         return {INDUCTOR: str(path / "inductor"), TRITON: str(path / "triton")}
     if not config.blocks or environment.get(INDUCTOR):
         return {}
-    home = environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    try:
+        home = environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    except RuntimeError:  # neither HOME nor this user's entry says where
+        return {}
     path = Path(home, OURS, processor()).absolute()
     if not _is_usable(path):
         return {}

@@ -46,6 +46,7 @@ def test_under_mup_changes_do_not_grow_with_the_width(tmp_path: Path, optim: str
 def test_what_cannot_be_checked_is_said_in_a_line(
     arguments: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    code: object = None
     try:
         code = coordinate_check.main(arguments.split())
     except SystemExit as ended:

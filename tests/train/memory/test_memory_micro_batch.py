@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -228,9 +230,15 @@ def test_notes_that_cannot_be_written_end_nothing(tmp_path: Path) -> None:
     assert record.read() is None
 
 
-def test_notes_lie_with_the_compiled_code(tmp_path: Path, tiny: RunConfig) -> None:
+def test_notes_lie_with_the_compiled_code(tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert folder({"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}) == tmp_path / "micro_batches"
     assert folder({}).parent.name.startswith("torchinductor_")
+
+    def nobody() -> str:
+        raise KeyError("a number that has no name")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    assert folder({}).parent.name == f"torchinductor_uid_{os.getuid()}"
     assert key_of(tiny, Axes(), "a") == key_of(replace(tiny, seed=5), Axes(), "a") != key_of(tiny, Axes(), "b")
 
 

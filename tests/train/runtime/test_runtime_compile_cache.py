@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,12 @@ def test_what_is_not_compiled_or_has_a_folder_is_left_alone(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_where_nothing_can_be_kept_torch_chooses(tmp_path: Path) -> None:
+def test_where_nothing_can_be_kept_torch_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     assert folders(ON, {"XDG_CACHE_HOME": str(tmp_path / "file")}) == {}
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])  # as in a container, of a number without a name
+    assert folders(ON, {}) == {}
 
 
 def test_the_configs_folder_is_told_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
