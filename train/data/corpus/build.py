@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from train.data.corpus.choice import Choice, choose
 from train.data.corpus.done import SPOOLS, to_disk
-from train.data.corpus.messages import Progress, as_yaml, too_short
+from train.data.corpus.messages import Progress, as_yaml, no_document, too_short
 from train.data.corpus.parts import parts_of
 from train.data.corpus.raw import Columns
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
@@ -184,7 +184,7 @@ def _check_choice(config: DataConfig, choice: Choice, spools: Iterable[Spooled])
         )
     for name, part in (("train", choice.train), ("validation", choice.validation)):
         if not len(part):
-            raise ValueError(too_short(name, 0, config))
+            raise ValueError(no_document(name, len(choice.train) + len(choice.validation), config))
 
 
 def _encode(

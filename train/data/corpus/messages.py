@@ -24,6 +24,16 @@ def too_short(split: str, tokens: int, config: DataConfig) -> str:
     )
 
 
+def no_document(split: str, documents: int, config: DataConfig) -> str:
+    """Return the message for a split that gets none of the documents there are."""
+    change = "raise" if split == "validation" else "lower"
+    return (
+        f"the {split} split has 0 tokens: it got none of the {documents} documents of data.source="
+        f"{as_yaml(config.source)}, which are kept whole: cut the text into more of them, as files or as lines of "
+        f"a .jsonl file, or {change} data.validation_fraction={config.validation_fraction}"
+    )
+
+
 def as_yaml(value: object) -> str:
     """Return a value as YAML writes it."""
     if isinstance(value, tuple):

@@ -276,6 +276,14 @@ def test_settings_that_cannot_be(
     assert not list(tmp_path.glob(".*staging*"))
 
 
+def test_one_large_document_cannot_be_in_both_splits(small: Make, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "all.txt").write_text("much text\n" * 10_000)
+    words = r"split has 0 tokens: it got none of the 1 documents of data\.source=.*: cut the text into more of them"
+    with pytest.raises(ValueError, match=words):
+        prepare(small(tmp_path / "text", tokenizer="bytes", vocab_size=257), tmp_path, workers=1)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_sources(
     small: Make, write_texts: WriteTexts, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
