@@ -154,7 +154,7 @@ def first_values(config: RunConfig, *, on_device: bool = False) -> Fill:
         return lambda module: initialise(module, config.seed, on_device=on_device)
     from train.hub.init_from import load_initial_weights
 
-    return lambda module: load_initial_weights(module, Path(place))
+    return lambda module: load_initial_weights(module, Path(place).expanduser())
 
 
 def _filler(config: RunConfig, mesh: Mesh, parts: tuple[ModelPart, ...], device: torch.device) -> Filler:

@@ -73,7 +73,7 @@ def append_points(folder: StudyFolder, points: Iterable[Point], known: Collectio
         for study in sorted({folder.path.resolve(), *sources.values()}):
             stack.enter_context(locked(StudyFolder(study).lock))
         for place in sources:
-            if not Path(place).is_dir():
+            if not Path(place).expanduser().is_dir():
                 raise ValueError(f"schedule.parent={place}: there is no such checkpoint (any more): name another one")
         known = set(known_keys(folder)) if known is None else known
         new = list({p.key: p for p in points if p.key not in known}.values())
@@ -84,7 +84,7 @@ def append_points(folder: StudyFolder, points: Iterable[Point], known: Collectio
 
 def _owner(parent: str) -> Path | None:
     """Return the study that a checkpoint's folder lies in (STUDY/KEY/checkpoints/NAME); None where that is none."""
-    folder = Path(parent)
+    folder = Path(parent).expanduser()
     study = folder.parent.parent.parent
     return study.resolve() if folder.is_absolute() and StudyFolder(study).points.is_file() else None
 

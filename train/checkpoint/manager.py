@@ -234,7 +234,7 @@ class CheckpointManager:
         """Return the checkpoint that `schedule.parent` names: by a run's key and tokens, or by a folder."""
         parent = parse(named)
         if parent is None:
-            folder, world = Path(named), self._world
+            folder, world = Path(named).expanduser(), self._world
             found = self._newest(folder / "checkpoints")
             found = found or single(folder, world.rank, world.size, world.gather)
             if found is None:

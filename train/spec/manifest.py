@@ -205,7 +205,7 @@ def token_bytes(vocab_size: int) -> int:
 
 def folder(config: DataConfig, root: str | Path) -> Path:
     """Return the folder of the corpus that `config` names, under the data root."""
-    return Path(root) / f"{config.name}-{config.tokenizer}{config.vocab_size}"
+    return Path(root).expanduser() / f"{config.name}-{config.tokenizer}{config.vocab_size}"
 
 
 def lock_of(target: Path) -> Path:

@@ -50,7 +50,7 @@ def prepare(
     the folder was prepared with other settings. The sources of a mixture are prepared first, each in its own folder.
     """
     check(config)
-    root = Path(root)
+    root = Path(root).expanduser()
     target = folder(config, root)
     for source in sources_of(config):
         prepare(source, root, progress, force=force, workers=workers)
