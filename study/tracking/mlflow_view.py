@@ -45,7 +45,7 @@ LAW = (
     *(f"optimum/{name}" for name in ("flops", "params", "tokens", "loss")),
     *("backtest/relative_error", "law/runs_used", BEST, FLOPS, GPU_HOURS, CORE_HOURS),
 )
-ASKED = ("points", "swept", "data.name")
+ASKED = ("swept", "data.name")
 """Parameters of the study's own run that its table shows: what was asked."""
 MOST_PARAMETERS = 6
 MOST_SWEPT = 3
@@ -53,8 +53,9 @@ MOST_RUNS = 100
 NAME, STATE = "attributes.`Run Name`", "tags.`state`"
 FIRST_COLUMNS = ("1", NAME, "runDateAndNestInfo")
 """What stands before all other columns, as the page calls it: the box to choose a run, its name, when it began."""
-NARROW, DIGITS, WIDE = 124, 164, (150, 340)
-"""Widths of columns [pixels]: of most, of FLOPs, which MLflow shows with all their digits, of names between two."""
+NARROW, DIGITS, WIDE, KEYS = 124, 164, (150, 340), 260
+"""Widths of columns [pixels]: of most, of FLOPs, which MLflow shows with all their digits, of names between two, of
+three keys that were swept."""
 LETTER = 6.2
 """Mean width of a letter of a run's name [pixels], beside which stand 58 pixels of colour and margins."""
 PARENT_KEY = "schedule.parent"
@@ -216,7 +217,7 @@ def law_view() -> dict[str, Any]:
         "orderByAsc": False,
         "selectedColumns": columns,
         "columnOrder": [*FIRST_COLUMNS, *columns],
-        "columnWidths": {NAME: WIDE[0], **_widths(columns)},
+        "columnWidths": {NAME: WIDE[0], **_widths(columns), columns[0]: KEYS},
         "runsHiddenMode": "SHOW_ALL",
     }
 

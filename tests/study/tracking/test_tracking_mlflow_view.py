@@ -8,9 +8,11 @@ import zlib
 import pytest
 
 from study.tracking.mlflow_view import (
+    LETTER,
     SIGNED,
     encode,
     experiment_tags,
+    law_view,
     links,
     may_replace,
     page,
@@ -86,6 +88,13 @@ def test_the_view_is_small_enough_for_a_tag_and_is_read_back() -> None:
     assert f"params.`{names[0]}`" in state["selectedColumns"]
     assert set(state["columnWidths"]) <= set(state["columnOrder"]), "MLflow takes widths of columns in order only"
     assert set(state["selectedColumns"]) - {"attributes.`Duration`"} <= set(state["columnOrder"])
+
+
+def test_the_law_of_a_study_stands_beside_what_was_swept_for_it() -> None:
+    """What three keys need is wider than a number: `budget.flops, model.layers, model.width`."""
+    state = law_view()
+    assert state["selectedColumns"][:3] == ["params.`swept`", "params.`data.name`", "metrics.`law/E`"]
+    assert state["columnWidths"]["params.`swept`"] >= LETTER * len("budget.flops, model.layers, model.width")
 
 
 def test_addresses() -> None:
