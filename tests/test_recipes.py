@@ -24,7 +24,7 @@ BLOCK = re.compile(
 )
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 MOST_FILES = 3
-MORE_FILES = {"A kernel": 6, "A model part": 5}
+MORE_FILES = {"A kernel": 6, "A model part": 5, "An activation": 4}
 """Recipes that take more: a kernel is a folder of its own, beside what exports it and how it is launched."""
 WARM = (
     "study.sweep.plugins", "study.search.view", "analysis.compare", "analysis.results.study_fit", "matplotlib.figure",
@@ -144,4 +144,5 @@ def output(words: Sequence[str], copy: Path, process: Warm) -> str:
 def test_every_kind_of_thing_has_a_recipe() -> None:
     kinds = ["scheduler", "sampler", "law", "command", "kernel", "finding", "figure", "failure class", "model part"]
     named = {f"A {kind}" for kind in kinds} | {"An optimizer", "An interval method", "An executor"}
+    named |= {"A sum of powers", "An activation"}
     assert named == recipes().keys()

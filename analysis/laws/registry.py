@@ -85,7 +85,7 @@ def resolve(text: str, curves: bool = False, key: str = "form") -> str:
     near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.7)
     hint = f"; did you mean {key}={ALIASES.get(near[0], near[0])}?" if near else ""
     raise ValueError(
-        f"{key}={text} is not known{hint}; python -m analysis.compare forms=list prints all laws; a formula is read too"
+        f"{key}={text} is not known{hint}; take a name or a formula that python -m analysis.compare forms=list prints"
     )
 
 

@@ -130,6 +130,7 @@ WRONG: dict[str, str] = {
     "sa.fit_law(TABLE, resamples=0, kinds='x')": "kinds='x': names with texts are needed",
     "sa.fit_law(TABLE, resamples=0, tie={'beta': 3})": "names with texts are needed, such as tie={'beta': 'alpha'}",
     "sa.fit_law(TABLE, confidence=95)": "a number between 0 and 1 is needed, such as 0.95",
+    "sa.fit_law(TABLE, 'E + A/(N D)^a')": "form=E + A/(N D)^a is not known; take a name or a formula that",
     "sa.fit_law(TABLE, 'kapln')": "form=kapln is not known; did you mean form=kaplan?",
     "sa.fit_law(TABLE['loss'])": "runs=<Series> is no table",
     "sa.sensitivity(None)": "runs=None is no table",
