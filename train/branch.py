@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     options = _parser().parse_args(arguments)
-    from train.checkpoint.layout import newest, pin  # loads torch
+    from train.checkpoint.layout import newest  # loads torch
 
     try:
         parent = read_mapping(options.parent / "config.yaml")
@@ -41,17 +41,34 @@ def main(arguments: list[str] | None = None) -> int:
         place, text = options.out / "config.yaml", dump(asdict(config))
         if place.exists() and place.read_text(encoding="utf-8") != text:
             raise ValueError(f"{place} is there already, of another run: name another folder with --out")
+        options.out.mkdir(parents=True, exist_ok=True)
+        _keep(found)
+        place.write_text(text, encoding="utf-8")
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
-    pin(found.folder)  # its run would remove it in time
-    options.out.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}: name a folder of your own with --out", file=sys.stderr)
+        return WRONG
     print(
         f"{place}: from {found.folder.name} at {found.progress['tokens']:,} tokens to {config.budget.tokens:,}; "
         f"start it with python -m train.run --config {place}"
     )
     return 0
+
+
+def _keep(found: Checkpoint) -> None:
+    """Keep a checkpoint for good, which its run would remove in time; said where it is not ours to keep."""
+    from train.checkpoint.layout import pin
+
+    try:
+        pin(found.folder)
+    except OSError as error:
+        print(
+            f"warning: {found.folder} cannot be pinned ({error.strerror}): if its run goes on, it may remove it before "
+            "the branch has begun",
+            file=sys.stderr,
+        )
 
 
 def branch(parent: RunConfig, found: Checkpoint, tokens: int | None) -> RunConfig:

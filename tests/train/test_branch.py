@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,6 +138,25 @@ def test_a_branch_does_not_replace_another_runs_config(
     assert f"{config} is there already, of another run: name another folder with --out" in capsys.readouterr().err
     assert config.read_text() == said
     assert main([*given, str(tmp_path / "child")]) == main([*given, str(tmp_path / "child")]) == 0
+
+
+def test_a_branch_from_where_nothing_can_be_written(
+    tmp_path: Path, tiny: RunConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_config(tmp_path / "parent", replace(tiny, schedule=ScheduleConfig(name="constant")))
+    assert run.main(["--config", str(config), "--until", "1024"]) == 0
+    given = ["--parent", str(config.parent), "--tokens", "1024", "--out"]
+    assert main([*given, str(config / "child")]) == 2
+    assert "Not a directory: name a folder of your own with --out\n" in capsys.readouterr().err
+    assert not list(config.parent.glob("checkpoints/*/pinned"))
+
+    def refused(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr("train.checkpoint.layout.pin", refused)
+    assert main([*given, str(tmp_path / "child")]) == 0
+    assert "cannot be pinned (Permission denied): if its run goes on, it may" in capsys.readouterr().err
+    assert run.main(["--config", str(tmp_path / "child" / "config.yaml")]) == 0
 
 
 def test_settings_of_a_branch_are_those_that_are_given(
