@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
-from analysis.text.terminal import show
+from analysis.text.terminal import complain, show
 from study import __version__
 from study import text as terminal
 from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
@@ -60,7 +60,7 @@ def _run(given: Sequence[str]) -> int:
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
-        print(f"study: unknown command {name!r}: {hint}", file=sys.stderr)
+        complain(f"study: unknown command {name!r}: {hint}")
         return 2
     return _command(name, given[1:])
 
@@ -99,7 +99,7 @@ def _command(name: str, given: Sequence[str]) -> int:
 
 def _refused(name: str, message: str, options: argparse.Namespace) -> int:
     """Say what the user can put right, to people or to a script; return the exit code."""
-    print(f"study {name}: {message}", file=sys.stderr)
+    complain(f"study {name}: {message}")
     if getattr(options, "json", False):
         print(json.dumps({"format": FORMAT, "command": name, "error": message}))
     return 2

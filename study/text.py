@@ -42,6 +42,13 @@ def show(text: str, paint: Callable[[str], str] | None = None) -> None:
     print(text, flush=True)
 
 
+def complain(text: str) -> None:
+    """Print what is wrong where errors go, folded on a terminal that is narrower."""
+    if sys.stderr.isatty():
+        text = "\n".join(part for line in text.split("\n") for part in fold(line, columns()))
+    print(text, file=sys.stderr)
+
+
 def colours() -> bool:
     """Return whether standard output is a terminal that shows colours, and nobody has asked for none (NO_COLOR)."""
     return redraws() and not os.environ.get("NO_COLOR")

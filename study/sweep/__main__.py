@@ -96,12 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ValueError as error:
-        print(f"study.sweep: {error}", file=sys.stderr)
+        terminal.complain(f"study.sweep: {error}")
         return 2
     except OSError as error:
         from study.config.errors import from_system
 
-        print(f"study.sweep: {from_system(error) or error}", file=sys.stderr)
+        terminal.complain(f"study.sweep: {from_system(error) or error}")
         return 1
 
 
@@ -123,7 +123,7 @@ def _hydra(arguments: Arguments) -> int:
         if not arguments.has(*HYDRAS_OWN, "--cfg", "-c"):
             _check_lists(arguments)
             for line in repeated(arguments.overrides):
-                print(f"study.sweep: {line}", file=sys.stderr)
+                terminal.complain(f"study.sweep: {line}")
             options = [o for o in arguments.options if o not in ("-m", "--multirun", "--run", "-r")]
             return _drive(["--multirun", *options, *arguments.overrides], _never)
         return _drive([*arguments.options, *arguments.overrides], _never)

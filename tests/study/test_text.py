@@ -19,6 +19,7 @@ from study.commands import doctor, status
 from study.doctor.checks import Check, CheckState
 from study.status.overview import bars, table
 from study.status.states import PointState, PointStatus
+from study.sweep.__main__ import main as sweep
 from study.text import recognised, scientific
 from study.watch.progress import Lines, Pace, Panel, display
 
@@ -186,3 +187,17 @@ def test_numbers_of_overrides_are_short(overrides: tuple[str, ...], line: str) -
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_scientific_reads_as_the_same_float(value: float) -> None:
     assert float(scientific(value)) == value
+
+
+def test_errors_are_folded_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for at_terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda found=at_terminal: found)
+        assert sweep(["study=isoflp"]) == 2
+        said = capsys.readouterr().err
+        assert (max(map(len, said.splitlines())) <= 60) is at_terminal
+        assert " ".join(said.split()).endswith("(did you mean study=isoflop?)")
+        assert commands.main(["unheard-of-word"]) == 2
+        assert (max(map(len, capsys.readouterr().err.splitlines())) <= 60) is at_terminal
