@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.backend == "nccl" and not torch.cuda.is_available():
         print("--backend nccl, but torch finds no CUDA device: use --backend gloo", file=sys.stderr)
         return 2
-    device = torch.device("cuda", world.local_rank) if options.backend == "nccl" else torch.device("cpu")
+    device = device_of(options.backend, world)
     if device.type == "cpu":
         torch.set_num_threads(1)
     else:
@@ -52,6 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _run(options, world, device)
     leave(world)
     return 0
+
+
+def device_of(backend: str, world: World) -> torch.device:
+    """Return the device of this rank, which may be given one GPU alone, whatever its number on its node is."""
+    if backend != "nccl":
+        return torch.device("cpu")
+    return torch.device("cuda", world.local_rank % torch.cuda.device_count())
 
 
 def _run(options: argparse.Namespace, world: World, device: torch.device) -> None:
@@ -100,7 +107,10 @@ def processor(info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(","))
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: give whole numbers from 1 on, such as 1024,1048576")
+    return tuple(map(int, words))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from train.measure.__main__ import main, processor
+from train.measure.__main__ import device_of, main, processor
 from train.measure.device import (
     attention_rates,
     copy_rate,
@@ -20,6 +20,7 @@ from train.measure.device import (
     seconds_of,
 )
 from train.measure.links import LevelGroups, levels_of
+from train.runtime.distributed import World
 
 CPU = torch.device("cpu")
 
@@ -38,6 +39,24 @@ def test_hosts_are_joined_by_a_rank_of_each() -> None:
 def test_hosts_with_different_numbers_of_ranks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"different numbers of ranks \(a 2, b 1\): start as many on each"):
         levels_of(["a", "a", "b"])
+
+
+@pytest.mark.parametrize(("there", "number"), [(1, 0), (4, 3), (8, 3)])
+def test_a_rank_that_is_given_one_gpu_alone_takes_that(
+    there: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    world = World(3, 4, local_rank=3)
+    assert device_of("nccl", world) == torch.device("cuda", number)
+    assert device_of("gloo", world) == CPU
+
+
+@pytest.mark.parametrize("sizes", ["abc", "0", "-5", "1024,", "1.5"])
+def test_sizes_that_are_none_are_said_in_a_line(sizes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--out", "nowhere", f"--sizes={sizes}"])
+    said = capsys.readouterr().err
+    assert f"--sizes: {sizes!r} is not allowed: give whole numbers from 1 on" in said and said.count("\n") == 1
 
 
 def test_a_device_has_its_rates() -> None:
