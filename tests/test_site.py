@@ -126,3 +126,15 @@ def test_the_reference_is_whole(site: Path) -> None:
     assert not [name for name in COMMANDS if f"<code>{name}</code>" not in commands]
     index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
     assert {"howto/law.html#add-a-law", "contributing.html#a-kernel"} <= {entry["location"] for entry in index["docs"]}
+
+
+@pytest.mark.parametrize("page, wide", [("gallery.html", 3), ("flagship/index.html", 2), ("howto/deepspeed.html", 1)])
+def test_wide_figures_keep_their_size_on_a_phone(browser: Browser, address: str, page: str, wide: int) -> None:
+    """Figures of several panels scroll in place instead of shrinking until their labels cannot be read."""
+    widths = visit(
+        browser,
+        f"{address}/{page}",
+        390,
+        "[...document.querySelectorAll('article img')].map(i => i.getBoundingClientRect().width)",
+    )
+    assert sum(width >= 700 for width in widths) == wide, widths
