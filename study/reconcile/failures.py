@@ -176,7 +176,7 @@ def _write(
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _is_detached(known, s.batch)]
     keys = [key for key in due(ours, merged) if _is_wanted(known, key)]
     left_out = nodes_left_out(known, ends, rules, services) if keys else known.excluded
-    parallel = load_submission(folder).cluster.array_parallelism
+    cluster = load_submission(folder).cluster
     groups: dict[tuple[str, Change], list[str]] = {}
     for key in keys:
         groups.setdefault((known.current[key], change(merged[key], left_out, rules)), []).append(key)
@@ -186,8 +186,9 @@ def _write(
         events.append({"event": "excluded", "nodes": dict(left_out), "until": until})
     for (name, wanted), its in groups.items():
         batch = known.batches[name]
-        shape = adapt(_base(batch, known), wanted)
-        asked = {"resources": shape.record(), "executor": batch.executor, "code": batch.code, "parallel": parallel}
+        shape = adapt(_base(batch, known, cluster.exclude), wanted)
+        asked = {"resources": shape.record(), "executor": batch.executor, "code": batch.code}
+        asked["parallel"] = cluster.array_parallelism
         events.append({"event": "waiting", "name": name, "keys": its, **asked})
     ledger.extend(folder, events)
     for text in _summary(ends):
@@ -207,11 +208,14 @@ def _summary(ends: Sequence[RecordedFailure]) -> list[str]:
     return lines
 
 
-def _base(batch: Batch, known: Ledger) -> JobSpec:
-    """Return the resources of a batch without the nodes that were excluded on evidence, which expires."""
+def _base(batch: Batch, known: Ledger, own: str | None) -> JobSpec:
+    """Return the resources of a batch without the nodes that were excluded on evidence, which expires.
+
+    own: `cluster.exclude`, which stays, whatever the evidence has named.
+    """
     shape = JobSpec.read(batch.resources)
     exclude = shape.exclude or ""
-    while exclude and exclude.rpartition(",")[2] in known.ever_excluded:
+    while exclude and exclude != own and exclude.rpartition(",")[2] in known.ever_excluded:
         exclude = exclude.rpartition(",")[0]
     return replace(shape, exclude=exclude or None, dependency=None)
 

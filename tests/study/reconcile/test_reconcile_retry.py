@@ -173,6 +173,15 @@ def test_evidence_grows_old(tmp_path: Path) -> None:
     assert ledger.read(study).waiting[key].resources["exclude"] == "n[8-9]", "what the user excluded stays"
 
 
+def test_a_node_that_the_user_excludes_stays_out_whatever_evidence_named_it(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path, exclude="n8,n1,n3")
+    study.study.write_text('cluster: {executor: slurm, exclude: "n8,n1"}\ntracking: {enabled: false}\n')
+    ledger.append(study, "excluded", nodes={"n1": "two attempts", "n3": "two attempts"}, until=0)
+    attempt(study, key)
+    follow_up(study, Scheduler(sacct=sacct("7_0|TIMEOUT|0:0|n2|b")))
+    assert ledger.read(study).waiting[key].resources["exclude"] == "n8,n1", "n3 was left out on evidence alone"
+
+
 def test_a_file_settles_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
     study, keys = submitted(tmp_path, (1, 2, 3))
     attempt(study, keys[0], ended={"state": "time_limit", "kind": "time_limit"})
