@@ -53,6 +53,24 @@ def test_points_behind_the_service_see_its_numbers(
     assert seen == [(device, starts) for device in expected]
 
 
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_service_that_does_not_end_fails_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lasting: bool
+) -> None:
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text(f"#!{sys.executable}\nimport sys, time\nif not sys.argv[1:]: time.sleep(30)\n", encoding="utf-8")
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(packed, "QUIT_SECONDS", 0.2)
+    with packed.multi_process_service(wanted=True) as variables:
+        assert variables
+        if not lasting:
+            control.unlink()
+    assert "the multi-process service did not end" in capsys.readouterr().err
+    assert not list(tmp_path.glob("mps-*"))
+
+
 @pytest.mark.parametrize(
     ("visible", "expected"), [("3", "0"), ("2,3", "0,1"), ("GPU-a,GPU-b", "0,1"), ("", None), (None, None)]
 )
