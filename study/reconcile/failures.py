@@ -177,6 +177,7 @@ def _write(
     keys = [key for key in due(ours, merged) if _is_wanted(known, key)]
     left_out = nodes_left_out(known, ends, rules, services) if keys else known.excluded
     cluster = load_submission(folder).cluster
+    parallel = cluster.array_parallelism
     groups: dict[tuple[str, Change], list[str]] = {}
     for key in keys:
         groups.setdefault((known.current[key], change(merged[key], left_out, rules)), []).append(key)
@@ -187,8 +188,7 @@ def _write(
     for (name, wanted), its in groups.items():
         batch = known.batches[name]
         shape = adapt(_base(batch, known, cluster.exclude), wanted)
-        asked = {"resources": shape.record(), "executor": batch.executor, "code": batch.code}
-        asked["parallel"] = cluster.array_parallelism
+        asked = {"resources": shape.record(), "executor": batch.executor, "code": batch.code, "parallel": parallel}
         events.append({"event": "waiting", "name": name, "keys": its, **asked})
     ledger.extend(folder, events)
     for text in _summary(ends):
