@@ -103,6 +103,16 @@ def add_selection(parser: argparse.ArgumentParser, default: str, help: str) -> N
     )
 
 
+def selection(options: argparse.Namespace, state: str | None) -> list[str]:
+    """Return the words of a command that select the points that --where and keys do here, in these states."""
+    words = [] if state is None else ["--state", state]
+    for key in (*options.points, *options.point):
+        words += ["--point", key]
+    for said in options.where:
+        words += ["--where", said]
+    return words
+
+
 def emit(command: str, folder: StudyFolder | None, fields: Mapping[str, Any], compact: bool = False) -> None:
     """Print a command's one JSON object: format, command, study and folder first."""
     about = {} if folder is None else {"study": folder.name, "folder": str(folder.path)}

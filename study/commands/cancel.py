@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from study import executors, text
-from study.commands import add_json, add_selection, add_study, emit
+from study.commands import add_json, add_selection, add_study, emit, selection
 from study.records import ledger
 from study.records.settings import find_study, reference
 from study.status.observer import Observer
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         # A packed job that goes on tells its points itself.
         executors.cancel(observer.known, [status.key for status in chosen])
         done = what_was_done(now, told)
-    again = f"python -m study retry {reference(folder)} --state cancelled"
+    again = f"python -m study retry {reference(folder)} {shlex.join(selection(options, 'cancelled'))}"
     if options.json:
         emit("cancel", folder, {"cancelled": [s.key for s in chosen], **asdict(done), "next": again})
     elif not chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from study.commands import add_study
@@ -47,8 +48,9 @@ def run(options: argparse.Namespace) -> int:
         print("  all continue from other runs' weights: nothing can be replayed, for their first part is not known")
         return 0
     cost = " cost=table" if "epoch_cost" in made.arrays else ""
+    curves_key = shlex.quote(f"curves={options.out}")
     print(
-        f"python -m sweeps.replay curves={options.out} scheduler=all workers=4{cost} startup={made.startup:.3g} "
+        f"python -m sweeps.replay {curves_key} scheduler=all workers=4{cost} startup={made.startup:.3g} "
         f"failures={made.failures:.2g}"
     )
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from study.cleanup import checkpoints, code, preparations
 from study.cleanup.checkpoints import Pruning, StudyFence, needed_by_search
 from study.cleanup.code import Copy
 from study.cleanup.preparations import Left
-from study.commands import add_json, add_selection, add_study, emit
+from study.commands import add_json, add_selection, add_study, emit, selection
 from study.records.settings import find_study, reference
 from study.status.observer import Observer
 from study.status.selection import selected
@@ -118,7 +119,8 @@ def as_text(folder: StudyFolder, done: Sequence[Pruning], options: argparse.Name
     if options.yes:
         return [*lines, f"{folder.name}: {number:,} checkpoints removed, {size(total)} freed"]
     lines.append(f"{folder.name}: {number:,} checkpoints would be removed, which frees {size(total)}")
-    return [*lines, f"python -m study gc {reference(folder)} --keep {options.keep} --yes    # removes them"]
+    words = shlex.join(["--keep", options.keep, *selection(options, options.state), "--yes"])
+    return [*lines, f"python -m study gc {reference(folder)} {words}    # removes them"]
 
 
 def code_lines(copies: Sequence[Copy], really: bool) -> list[str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -145,6 +146,25 @@ def test_pins_branches_and_running_attempts_are_left_alone(tmp_path: Path) -> No
     assert study_command("gc", "trunk", "--yes", "--where", "seed=2", cwd=tmp_path).returncode == 0
     assert [one.tokens for one in saved(study.run(keys[2]))] == [300], "the branch has its outcome"
     assert [len(saved(study.run(keys[n]))) for n in (1, 3)] == [3, 3]
+
+
+def test_the_command_that_is_offered_removes_what_was_listed_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study, keys = make_study(tmp_path / "runs" / "s", [1, 2, 3])
+    for key in keys.values():
+        for step in (10, 20):
+            checkpoint(study.run(key), step, loss=1.0)
+        study.run(key).outcome.write_text('{"state": "completed"}')
+    chosen = ["--where", "seed<3", "--point", keys[2], "--state", "completed,failed"]
+    assert main(["gc", "s", "--keep", "last=1, every=15", *chosen]) == 0
+    *_, offered = capsys.readouterr().out.splitlines()
+    assert offered.endswith("# removes them")
+    program, _, name, *words = shlex.split(offered, comments=True)
+    assert (program, name, words[0]) == ("python", "study", "gc")
+    assert main(words) == 0
+    assert [len(saved(study.run(keys[seed]))) for seed in (1, 2, 3)] == [2, 1, 2]
 
 
 def test_what_is_added_meanwhile_is_seen_and_nothing_is_added_while_names_go(

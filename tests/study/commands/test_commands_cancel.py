@@ -111,3 +111,17 @@ def begin(study: StudyFolder, key: str) -> None:
     attempt = study.run(key).attempt(1)
     attempt.path.mkdir(parents=True)
     attempt.job.write_text(json.dumps({"name": "b", "executor": "slurm", "job_id": "7", "host": "h"}))
+
+
+def test_the_command_that_is_offered_continues_what_was_cancelled_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, keys = make_study(tmp_path / "runs" / "s", [1, 2, 3, 4])
+    monkeypatch.chdir(tmp_path)
+    assert main(["cancel", "s", keys[1]]) == 0
+    assert f"retry s --state cancelled --point {keys[1]}    # continues them" in capsys.readouterr().out
+    assert main(["cancel", "s", "--where", "seed<3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["next"] == "python -m study retry s --state cancelled --where 'seed<3'"
+    assert main(["cancel", "s"]) == 0
+    assert "python -m study retry s --state cancelled    # continues them" in capsys.readouterr().out
+    assert ledger.read(study).cancelled == set(keys.values())
