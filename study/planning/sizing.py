@@ -23,6 +23,7 @@ from train.spec import mesh
 from train.spec.axes import MESH_AXES
 from train.spec.config import RunConfig
 from train.spec.footprint import Footprint, footprint
+from train.spec.lineage import parse
 
 MINUTES = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720, 960, 1440)
 """Time limits that are asked; above, whole half days."""
@@ -78,7 +79,8 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
         return [_of(base, _in_turn(base, points)) if base.takes_turns else _of(base, points)] if points else []
     whole_jobs = base.takes_turns or "pack" in parts(cluster) or _chooses_points_per_job(cluster)
     kinds: dict[bool, Speed] = {}
-    by_shape: dict[JobSpec, _Jobs] = {}
+    by_parent: dict[str | None, dict[JobSpec, _Jobs]] = {}
+    sized_here = {point.key for point in points}
     for point, row in zip(points, rows(points, {}), strict=True):
         sized = packed(layout(cluster, point.config, site), point.config, site)
         gpu = sized.gpus_per_node > 0
@@ -87,9 +89,16 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
         seconds = replace(kinds[gpu], ranks=ranks(sized)).seconds(row)
         # Of points that follow each other, or were brought together here, only the whole job has a time.
         shape = size(sized, point.config, None if whole_jobs else seconds, site)
-        by_shape.setdefault(shape, _Jobs()).there.append((point, seconds))
-    if whole_jobs:
-        by_shape = _by_job(by_shape, cluster, site)
+        # Branches go out once their parent has a job or has ended: they share no job with points that do not wait so.
+        waits = whole_jobs and (parent := parse(point.parent)) is not None and parent.key in sized_here
+        together = by_parent.setdefault(point.parent if waits else None, {})
+        together.setdefault(shape, _Jobs()).there.append((point, seconds))
+    by_shape: dict[JobSpec, _Jobs] = {}
+    for each in by_parent.values():
+        for shape, jobs in (_by_job(each, cluster, site) if whole_jobs else each).items():
+            found = by_shape.setdefault(shape, _Jobs())
+            found.there.extend(jobs.there)
+            found.turns = "; ".join(filter(None, dict.fromkeys([found.turns, jobs.turns])))
     for shape in by_shape:
         _refuse(shape, site)
     why = "; ".join(dict.fromkeys(said.why for said in kinds.values()))

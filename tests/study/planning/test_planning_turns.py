@@ -193,6 +193,31 @@ def test_jobs_of_short_points_are_as_many_as_run_at_once(tmp_path: Path) -> None
     assert "    6 short points with 592 s of training in 3 jobs: room for 4 at once, and each" in said
 
 
+def test_branches_share_no_job_with_their_trunks_which_go_out_before_them(tmp_path: Path) -> None:
+    """Four trunks of about 100 s, each with three branches of about 30 s more: trunks go out first, by themselves."""
+    unit = 128 * 65
+    trunks = points(*(unit * 100 + 128 * number for number in range(4)))
+    branches = [
+        point(resolve(replace(one.config, budget=BudgetConfig(tokens=tokens + unit * (30 + more)), schedule=after)), ())
+        for one in trunks
+        if (tokens := one.config.budget.tokens) is not None
+        for more in range(3)
+        for after in [replace(RunConfig().schedule, parent=f"{one.key}@{tokens}")]
+    ]
+    made = [*trunks, *branches]
+    parents = {one.key: one.parent for one in made}
+    auto = replace(SLURM, auto=("time", "points_per_job"))
+    found = sizing.job_specs(StudyFolder(tmp_path), made, auto, Site())
+    assert sorted(key for one in found for key in one.keys) == sorted(parents)
+    limits: dict[str, int] = {}
+    for one in found:
+        limits |= dict.fromkeys(one.keys, one.shape.time_minutes)
+        assert one.shape.points <= (2 if trunks[0].key in one.keys else 3)
+    assert {limits[one.key] for one in trunks} == {10}, "two of 100 s in a job, not all four of them"
+    late = sizing.job_specs(StudyFolder(tmp_path), branches, auto, Site())
+    assert sum(one.shape.jobs(len(one.keys)) for one in late) == 2, "with their trunks behind them they share jobs"
+
+
 def test_points_of_several_processes_have_jobs_of_their_own(tmp_path: Path) -> None:
     cluster = replace(SLURM, auto=("points_per_job",), tasks_per_node=2)
     (sized,) = sizing.job_specs(StudyFolder(tmp_path), points(1280, 2560), cluster, Site())
