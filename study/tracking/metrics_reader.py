@@ -96,7 +96,7 @@ def _rollbacks(file: BinaryIO, offset: int) -> list[tuple[int, int]]:
     file.seek(offset)
     for line in file:
         if _ROLLBACK in line and line.endswith(b"\n"):
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                 found += recorded.goings_back([json.loads(line)])
     return found
 
@@ -124,7 +124,7 @@ def _record(line: bytes, before: Position, rollbacks: Sequence[tuple[int, int]],
             values.append(Value(TOKENS, float(entry["tokens"]), _stamp(entry), step))
         if kind == "validation" and (flops := per_token * entry.get("tokens", 0)) > 0:
             values.append(Value(LOG_FLOPS, math.log10(flops), _stamp(entry), step))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return Record([], passed, False)
     return Record(values, replace(passed, steps={**passed.steps, kind: step}), True)
 

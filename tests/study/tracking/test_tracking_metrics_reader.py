@@ -47,6 +47,12 @@ def test_torn_line_waits_until_it_is_whole(tmp_path: Path) -> None:
     assert [v.step for v in found] == [2, 2]
 
 
+def test_a_line_that_is_nested_too_deep_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"rollback":' * 5000 + "\n" + record("train", 1, loss=2.5))
+    assert [one.readable for one in records(path, Position())] == [False, True]
+
+
 def test_unreadable_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     bad = ['{"kind": "train"}', "[]", "{oops", "", '{"kind":"train","step":1,"time":1,"metrics":{"loss":"x"}}']
