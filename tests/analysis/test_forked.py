@@ -21,9 +21,13 @@ def test_results_are_in_the_items_order_whoever_found_them(processes: int, count
     assert forked.each(lambda item: item * item, range(count), processes) == [place**2 for place in range(count)]
 
 
-def test_other_processes_do_the_work() -> None:
+def test_other_processes_do_the_work(tmp_path: Path) -> None:
     def waits(_: int) -> int:
-        time.sleep(0.05)
+        """End once three processes have an item."""
+        (tmp_path / str(os.getpid())).touch()
+        limit = time.monotonic() + 600
+        while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < limit:
+            time.sleep(0.01)
         return os.getpid()
 
     pids = forked.each(waits, range(6), 3)

@@ -24,7 +24,8 @@ _AGAIN_SECONDS = 0.01
 class _Pressed:
     """A SIGINT handler that raises KeyboardInterrupt and remembers that it did.
 
-    While an extension module is initialised it waits: C code, such as that of Cython, may clear the exception.
+    While an extension module is initialised it waits: C code, such as that of Cython, may clear the exception. So it
+    does while a dropped one is sent again: Python would drop it too.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,7 @@ class _Pressed:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         del number
         self.ever = True
-        if _in_extension(frame):
+        if _is_dropped_in(frame):
             _press_again()
             return
         raise KeyboardInterrupt
@@ -116,10 +117,12 @@ def _press_again() -> None:
     timer.start()
 
 
-def _in_extension(frame: FrameType | None) -> bool:
-    """Say whether a frame is called from an extension module that is being imported."""
+def _is_dropped_in(frame: FrameType | None) -> bool:
+    """Say whether a frame is called from an extension module that is being imported, or from the hook of `_again`."""
     while frame is not None:
         if frame.f_code.co_name == "exec_module" and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+            return True
+        if frame.f_code.co_name == "dropped" and frame.f_globals is globals():
             return True
         frame = frame.f_back
     return False
