@@ -98,7 +98,8 @@ def test_a_law_that_compare_does_not_know_is_named_with_its_own_key(
     studies.isoflop(noise=0.004).to_csv(tmp_path / "a.csv", index=False)
     assert home("compare").main([f"runs={tmp_path / 'a.csv'}", "forms=chinchila"]) == 2
     said = capsys.readouterr().err
-    assert "forms=chinchila is not known; did you mean forms=chinchilla?; python -m analysis.compare " in said
+    assert "forms=chinchila is not known; did you mean forms=chinchilla?; take a name or a formula that" in said
+    assert "python -m analysis.compare forms=list prints" in said
     assert len(said) < 200, "the names of all laws would fill lines"
 
 
