@@ -33,9 +33,9 @@ def test_drained_nodes_and_held_jobs_are_said_in_words(
         text = " ".join(lab.study("status", "q").split())
         return all(word in text for word in words)
 
-    assert {nodes.up for nodes in read_nodes(ask).nodes} == {True}
+    assert {(nodes.count, nodes.down) for nodes in read_nodes(ask).nodes} == {(1, 0)}
     one_node.call("scontrol", "update", "nodename=n1", "state=drain", "reason=disk")
-    assert {nodes.up for nodes in read_nodes(ask).nodes} == {False}
+    assert {(nodes.count, nodes.down) for nodes in read_nodes(ask).nodes} == {(1, 1)}
     lab.sweep("study.name=q", *TINY, "seed=1,2")
     drained = ("2 queued: the nodes that it could run on are down, drained or reserved", "sinfo -R", "is stalled")
     wait_for("drained nodes", lambda: said(*drained), every=LOOK_SECONDS)

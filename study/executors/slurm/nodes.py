@@ -6,7 +6,8 @@ What is not understood is unknown, and nothing is refused for being unknown.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from study.executors.base import Answer, Runner
 from study.executors.job_spec import JobSpec
@@ -21,8 +22,8 @@ SINFO = ("sinfo", "--noheader", "--exact", "--all", "--format=%P|%D|%c|%m|%G|%f|
 class Nodes:
     """Equal nodes of one partition: how many, and the cores, memory [GB], GPUs and features of each.
 
-    `minutes`, `most`: the partition's time limit [minutes] and nodes of one job; None: no limit. `up`: jobs start there
-    now, or once others have ended; what is down or drained is there all the same and may come back.
+    `minutes`, `most`: the partition's time limit [minutes] and nodes of one job; None: no limit. `down`: how many of
+    them are down, drained or in maintenance, where no job starts until they come back.
     """
 
     partition: str
@@ -34,7 +35,7 @@ class Nodes:
     features: frozenset[str]
     minutes: int | None
     most: int | None
-    up: bool = True
+    down: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,9 @@ class Site:
             return None
         places: dict[str, int] = {}
         for nodes in self.of(shape.partition):
-            if nodes.up and (wanted or frozenset()) <= nodes.features:
-                places[nodes.partition] = places.get(nodes.partition, 0) + nodes.count * _room(shape, nodes)
+            up = nodes.count - nodes.down
+            if up and (wanted or frozenset()) <= nodes.features:
+                places[nodes.partition] = places.get(nodes.partition, 0) + up * _room(shape, nodes)
         if not places:
             return None
         together = ceilings.jobs_at_once(shape, self.allowed)
@@ -113,7 +115,18 @@ def read_site(answer: Answer) -> Site:
     found = [nodes for line in whole if (nodes := _line(line)) is not None]
     bad = len(whole) - len(found) + bool(lines[-1])
     problem = f"sinfo: {bad} line(s) could not be read" if bad else "" if found else "sinfo: no nodes"
-    return Site(tuple(found), not problem, problem)
+    return Site(_whatever_their_state(found), not problem, problem)
+
+
+def _whatever_their_state(lines: Sequence[Nodes]) -> tuple[Nodes, ...]:
+    """Return equal nodes together, which sinfo lists apart where their states differ."""
+    kinds: dict[Nodes, list[Nodes]] = {}
+    for nodes in lines:
+        kinds.setdefault(replace(nodes, count=0, down=0), []).append(nodes)
+    return tuple(
+        replace(kind, count=sum(n.count for n in these), down=sum(n.down for n in these))
+        for kind, these in kinds.items()
+    )
 
 
 def never(shape: JobSpec, site: Site) -> str | None:
@@ -238,7 +251,7 @@ def _line(line: str) -> Nodes | None:
             features=frozenset() if features == "(null)" else frozenset(features.split(",")),
             minutes=_minutes(limit),
             most=_most(size),
-            up=not is_bad(state),
+            down=int(count) if is_bad(state) else 0,
         )
     except ValueError:
         return None

@@ -192,6 +192,14 @@ def test_it_is_known_how_many_jobs_the_nodes_hold(changed: dict[str, object], co
     assert replace(SITE, complete=False).jobs_at_once(shape) is None
 
 
+def test_nodes_in_several_states_are_counted_together() -> None:
+    line = "main*|{}|2|4000|(null)|(null)|10:00|1-4|{}\n"
+    site = read_site(Answer(0, "".join(line.format(*each) for each in [(1, "mixed"), (2, "idle"), (1, "drained*")])))
+    assert [(nodes.count, nodes.down) for nodes in site.nodes] == [(4, 1)]
+    assert site.jobs_at_once(replace(JobSpec(), cpus_per_task=2, time_minutes=1)) == 3
+    assert never(replace(JobSpec(), nodes=4, time_minutes=1), site) is None
+
+
 @pytest.mark.parametrize(
     ("states", "count"),
     [(("idle", "idle"), 36), (("mixed", "drained"), 32), (("down*", "allocated"), 4), (("maint", "down"), None)],
