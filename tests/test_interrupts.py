@@ -324,17 +324,19 @@ def test_without_ctrl_c_nothing_is_changed(as_before: None) -> None:
         guarded(leaves, "study")
 
 
+class Finalized:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def drops() -> int:
+    found = Finalized()
+    del found
+    time.sleep(LIMIT_SECONDS)
+    return 0
+
+
 def test_ctrl_c_in_a_finalizer_is_not_lost(as_before: None) -> None:
-    class Finalized:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    def drops() -> int:
-        found = Finalized()
-        del found
-        time.sleep(LIMIT_SECONDS)
-        return 0
-
     began = time.monotonic()
     assert guarded(drops, "study") == 130
     assert time.monotonic() - began < LIMIT_SECONDS / 2
@@ -352,16 +354,6 @@ def test_ctrl_c_while_a_dropped_one_is_sent_again_is_not_lost(as_before: None, m
                 Late.first = False
                 self.join()
                 time.sleep(0.01)
-
-    class Finalized:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    def drops() -> int:
-        found = Finalized()
-        del found
-        time.sleep(LIMIT_SECONDS)
-        return 0
 
     monkeypatch.setattr(threading, "Timer", Late)
     began = time.monotonic()

@@ -16,9 +16,8 @@ class Progress(Protocol):
 
 def too_short(split: str, tokens: int, config: DataConfig) -> str:
     """Return the message for a split that is shorter than one sequence."""
-    change = "raise" if split == "validation" else "lower"
     return (
-        f"the {split} split has {tokens} tokens, one sequence needs {config.sequence_length + 1}: {change} "
+        f"the {split} split has {tokens} tokens, one sequence needs {config.sequence_length + 1}: {_change(split)} "
         f"data.validation_fraction={config.validation_fraction}, lower data.sequence_length={config.sequence_length}, "
         f"or give more text (data.source={as_yaml(config.source)}, data.max_bytes={as_yaml(config.max_bytes)})"
     )
@@ -26,12 +25,16 @@ def too_short(split: str, tokens: int, config: DataConfig) -> str:
 
 def no_document(split: str, documents: int, config: DataConfig) -> str:
     """Return the message for a split that gets none of the documents there are."""
-    change = "raise" if split == "validation" else "lower"
     return (
         f"the {split} split has 0 tokens: it got none of the {documents} documents of data.source="
         f"{as_yaml(config.source)}, which are kept whole: cut the text into more of them, as files or as lines of "
-        f"a .jsonl file, or {change} data.validation_fraction={config.validation_fraction}"
+        f"a .jsonl file, or {_change(split)} data.validation_fraction={config.validation_fraction}"
     )
+
+
+def _change(split: str) -> str:
+    """Return what data.validation_fraction has to do for a split to grow."""
+    return "raise" if split == "validation" else "lower"
 
 
 def as_yaml(value: object) -> str:
