@@ -79,8 +79,8 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option for machines: one JSON object on stdout, also for an error (docs/commands.md says its shape)."""
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text (docs/commands.md)")
+    """Add the option for machines: one JSON object on stdout, also for an error (docs/json.md says its shape)."""
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text (docs/json.md)")
 
 
 def add_point(parser: argparse.ArgumentParser) -> None:

@@ -332,16 +332,16 @@ def test_a_point_that_was_retried_and_not_yet_begun_is_pending(tmp_path: Path) -
 
 
 def documented() -> dict[str, dict[str, set[str]]]:
-    """Return, by the first cell of each row of docs/commands.md, the fields and what each of them is said to hold."""
+    """Return, by the headings of docs/json.md, the fields of each command and those that each of them holds."""
     found: dict[str, dict[str, set[str]]] = {}
-    text = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
-    for row in re.findall(r"^\| (`.*?) \| (.*) \|$", text.partition("## JSON")[2], re.MULTILINE):
+    text = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
+    for section in text.split("\n## ")[1:]:
+        heading, _, rest = section.partition("\n")
         fields: dict[str, set[str]] = {}
-        for part in row[1].split(";"):
-            head, _, inside = part.partition(":")
-            names = re.findall(r"`(\w+)`", head)
-            fields |= {name: set(re.findall(r"`(\w+)`", inside)) if name == names[-1] else set() for name in names}
-        found |= dict.fromkeys((row[0], *row[0].split(", ")), fields)
+        for first, second in re.findall(r"^\| (`.*?) \| (.*)\|$", rest, re.MULTILINE):
+            names = re.findall(r"`(\w+)`", first)
+            fields |= {name: set(re.findall(r"`(\w+)`", second)) if len(names) == 1 else set() for name in names}
+        found |= dict.fromkeys((heading, *heading.split(", ")), fields)
     return found
 
 
