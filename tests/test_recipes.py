@@ -144,5 +144,5 @@ def output(words: Sequence[str], copy: Path, process: Warm) -> str:
 def test_every_kind_of_thing_has_a_recipe() -> None:
     kinds = ["scheduler", "sampler", "law", "command", "kernel", "finding", "figure", "failure class", "model part"]
     named = {f"A {kind}" for kind in kinds} | {"An optimizer", "An interval method", "An executor"}
-    named |= {"A sum of powers", "An activation"}
+    named |= {"A sum of powers", "An activation", "A norm", "A schedule"}
     assert named == recipes().keys()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from train.model.init import initialise
-from train.model.norm import RMSNorm
+from train.model.norm import Norm
 from train.model.transformer import Transformer
 from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
@@ -96,7 +96,7 @@ def _kept(model: nn.Module, outputs: Outputs) -> Iterator[None]:
     handles = [
         module.register_forward_hook(lambda _, __, out, name=name: outputs.__setitem__(name, out))
         for name, module in wanted.items()
-        if not isinstance(module, RMSNorm)
+        if not isinstance(module, Norm)
     ]
     try:
         yield

@@ -9,13 +9,33 @@ from kernels.rms_norm.api import add_rms_norm, fork_rms_norm, rms_norm
 from train.model.params import HubTensors, ParamSpec, parameter
 
 
-class RMSNorm(nn.Module):
-    """RMSNorm over the last axis of size `width`, computed in fp32 whatever comes in, returned as it came."""
+class Norm(nn.Module):
+    """A norm over the last axis of size `width`, with a gain per channel; a subclass says in `forward` which.
+
+    Blocks call `fork` and `after`, which here follow from `forward`. A subclass may do either in one pass over memory.
+    """
 
     def __init__(self, width: int, eps: float, hub: HubTensors | None = None) -> None:
         super().__init__()
         self.eps = eps
         self.weight = parameter(ParamSpec("norm", (width,), None, hub=hub))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normed x, of the same shape and format."""
+        raise NotImplementedError
+
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x and its normed value, of the same shape."""
+        return x, self.forward(x)
+
+    def after(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x + residual and its normed value, of the same shape."""
+        total = x + residual
+        return total, self.forward(total)
+
+
+class RMSNorm(Norm):
+    """RMSNorm, computed in fp32 whatever comes in, returned as it came; `fork` and `after` take one pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normed x, of the same shape."""

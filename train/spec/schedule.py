@@ -32,6 +32,8 @@ def factor(schedule: ScheduleConfig, tokens: int, horizon: int) -> float:
             return 1.0
         share = min(1.0, (progress - start) / schedule.decay_fraction)  # rounding may go past 1, to rates below 0
         return 1.0 - (1.0 - final) * (share if schedule.decay_shape == "linear" else math.sqrt(share))
+    if schedule.name != "constant":
+        raise NotImplementedError(f"schedule.name={schedule.name} has no branch in train.spec.schedule.factor: add one")
     return 1.0
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from kernels.rope.api import rope
 from train.model.attention.gqa import Attention
 from train.model.init import initialise
+from train.model.norm import Norm
 from train.model.rope import rotations
 from train.model.transformer import Transformer
 from train.runtime.distributed import World
@@ -168,3 +169,18 @@ def test_first_loss_is_that_of_guessing_with_unit_logits() -> None:
         logits = model(tokens)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(0, 500, (1024,)))
     assert float(loss) == pytest.approx(math.log(500) + 0.5, abs=0.15)
+
+
+def test_a_norm_is_what_its_forward_says_wherever_a_block_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Zero(Norm):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 0.0
+
+    monkeypatch.setattr("train.model.transformer.RMSNorm", Zero)
+    model = Transformer(ModelConfig(width=32, layers=2, head_dim=8), 10, 6)
+    initialise(model, 0)
+    streams: list[Tensor] = []
+    for block in model.blocks.values():
+        block.register_forward_hook(lambda _, inputs, output: streams.extend((inputs[0], output)))
+    model(torch.arange(6)[None])
+    assert len(streams) == 4 and streams[0].any() and all(torch.equal(one, streams[0]) for one in streams)

@@ -129,3 +129,8 @@ def test_micro_batches_are_few_equal_and_whole(count: int, most: int) -> None:
     assert len(sizes) == math.ceil(count / most)
     assert all(0 < size <= most for size in sizes)
     assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+def test_a_schedule_without_a_shape_is_an_error_and_not_constant() -> None:
+    with pytest.raises(NotImplementedError, match=r"schedule.name=quadratic has no branch in .*factor: add one"):
+        factor(ScheduleConfig("quadratic"), 500, 1000)
