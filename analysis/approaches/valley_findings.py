@@ -20,7 +20,7 @@ MANY_UNDEFINED = 0.01
 
 WIDER = "widen the range of sizes at this budget, or repeat with more seeds"
 LEFT_OUT = {
-    "edge": ("edge_minimum", "add sizes beyond that edge at this budget"),
+    "edge": ("edge_minimum", "add sizes beyond the edge at this budget"),
     "inverted": ("inverted_parabola", WIDER),
     "flat": ("flat_parabola", WIDER),
     "negative": ("negative_parabola", "add sizes at this budget around its lowest losses"),
@@ -30,17 +30,13 @@ LEFT_OUT = {
 
 
 def of_budgets(valleys: Sequence[Valley]) -> list[Check]:
-    """Return a finding for every budget without a minimum, and for minima that lean on the edge of their sizes."""
+    """Return a finding for each reason why budgets have no minimum, and for minima that lean on an edge of sizes."""
     out = []
     for status, (code, advice) in LEFT_OUT.items():
         bad = [v for v in valleys if v.status == status]
-        if len(bad) > 3:
-            labels = ", ".join(numbers.scientific(v.flops_budget, 3) for v in bad[:3])
-            text = f"{len(bad)} budgets are left out ({labels}, ... FLOPs); the first: {bad[0].reason}"
-            out.append(finding(code, text, advice))
-        else:
-            texts = [f"budget {numbers.flops(v.flops_budget, 3)} is left out: {v.reason}" for v in bad]
-            out += [finding(code, text, advice) for text in texts]
+        if bad:
+            several = advice.replace("this budget", "these budgets")
+            out.append(finding(code, _left_out(bad), several if len(bad) > 1 else advice))
     minima = [v for v in valleys if v.status == "minimum"]
     out += scatter.few(len(minima))
     off = [v for v in minima if abs(_place(v)) > 0.7]
@@ -49,6 +45,17 @@ def of_budgets(valleys: Sequence[Valley]) -> list[Check]:
         text = f"the minimum lies near the edge of the sizes at {labels} FLOPs"
         out.append(finding("off_center", text, "centre the sizes on the minimum: off-centre parabolas are biased"))
     return [*out, *_drift(minima)]
+
+
+def _left_out(bad: Sequence[Valley]) -> str:
+    """Return which budgets are left out for one reason; up to three each with its own words."""
+    if len(bad) > 3:
+        labels = ", ".join(numbers.scientific(v.flops_budget, 3) for v in bad[:3])
+        return f"{len(bad)} budgets are left out ({labels}, ... FLOPs); the first: {bad[0].reason}"
+    if len(bad) > 1:
+        each = "; ".join(f"{numbers.flops(v.flops_budget, 3)} ({v.reason})" for v in bad)
+        return f"{len(bad)} budgets are left out: {each}"
+    return f"budget {numbers.flops(bad[0].flops_budget, 3)} is left out: {bad[0].reason}"
 
 
 def outside_window(rows: Rows, valleys: Sequence[Valley], window: float = WINDOW) -> list[Check]:

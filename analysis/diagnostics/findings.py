@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.approaches.loss_laws import Closed
-from analysis.inference import distributions
+from analysis.inference import distributions, identifiability
 from analysis.inputs.dataset import Index, Rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.text import numbers
@@ -146,10 +146,7 @@ def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]
         share = numbers.percent(evidence.agree_share)
         text = f"only {share} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
         out.append(finding("basins", text, "compare the basins' predictions before trusting one"))
-    for name, verdict in block.identified.items():
-        if not verdict.identified:
-            advice = "do not quote it; add larger budgets or a wider range of sizes"
-            out.append(finding("not_identified", verdict.sentence(name), advice))
+    out += identifiability.findings(block.identified, "add larger budgets or a wider range of sizes")
     out += _misfit(block, rows, clash)
     alpha, beta = block.params["alpha"], block.params["beta"]
     known = clash is None and all(block.identified[n].identified for n in ("alpha", "beta"))

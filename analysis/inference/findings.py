@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import observations, ties
-from analysis.inference import distributions, resample_findings
+from analysis.inference import distributions, identifiability, resample_findings
 from analysis.inference.refusals import FEWEST_MODELS
 from analysis.inputs.dataset import SAME_SIZE, Array, Index, clusters
 from analysis.text import numbers
@@ -77,9 +77,7 @@ def _few_models(fit: InferredLaw) -> list[Check]:
 
 
 def _unidentified(fit: InferredLaw) -> list[Check]:
-    advice = "do not quote it; add larger budgets or a wider range"
-    lost = {name: verdict for name, verdict in fit.identified.items() if not verdict.identified}
-    return [finding("not_identified", verdict.sentence(name), advice) for name, verdict in lost.items()]
+    return identifiability.findings(fit.identified, "add larger budgets or a wider range")
 
 
 def _lack_of_fit(fit: InferredLaw) -> list[Check]:

@@ -17,7 +17,8 @@ from analysis.estimation.constraints import constraint
 from analysis.inference import distributions, resampling
 from analysis.laws.sum_of_powers import SumOfPowers
 from analysis.text import numbers
-from analysis.values.blocks import Identified, Interval
+from analysis.values.blocks import Check, Identified, Interval
+from analysis.values.findings import finding
 
 if TYPE_CHECKING:
     from analysis.inference.estimate import Estimate
@@ -182,3 +183,19 @@ def ratio(interval: Interval | None, name: str) -> Identified:
     if low <= 0.0 or high >= 1.0 or high - low > 0.8:
         return Identified(False, f"the interval of {name} covers most of 0 to 1")
     return Identified(True)
+
+
+def findings(verdicts: Mapping[str, Identified], cure: str) -> list[Check]:
+    """Return one finding that names every constant, by its name, which the data do not identify; none without any.
+
+    `cure` is what to do, after not to quote them.
+    """
+    lost = {name: verdict for name, verdict in verdicts.items() if not verdict.identified}
+    if not lost:
+        return []
+    if len(lost) == 1:
+        ((name, verdict),) = lost.items()
+        return [finding("not_identified", verdict.sentence(name), f"do not quote it; {cure}")]
+    each = "; ".join(verdict.phrase(name) for name, verdict in lost.items())
+    text = f"{len(lost)} constants are not identified: {each}"
+    return [finding("not_identified", text, f"do not quote them; {cure}")]

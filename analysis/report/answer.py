@@ -84,7 +84,7 @@ def alarms(fit: Fit) -> Html:
         tag(
             "li",
             tag("span", "error", class_="level"),
-            f"{c.message.rstrip('. ')}. {c.advice[:1].upper()}{c.advice[1:].rstrip('. ')}.",
+            f"{c.message.rstrip('. ')}. {c.to_do}",
             class_="error",
         )
         for c in found

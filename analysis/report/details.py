@@ -76,7 +76,7 @@ def checks(fit: Fit) -> Html:
             tag("span", check.level, class_="level"),
             _sentence(check.message),
             " ",
-            tag("span", _sentence(check.advice), class_="quiet"),
+            tag("span", check.to_do, class_="quiet"),
             class_=check.level if check.level in _LEVELS else "warning",
         )
         for check in ordered

@@ -23,9 +23,15 @@ class Check:
 
     def __str__(self) -> str:
         """Return the finding in one line: level, code, what was found, what to do."""
-        option = "=" in self.advice.split(" ", 1)[0]  # what to type stays as it is typed
-        advice = self.advice if option else self.advice[:1].upper() + self.advice[1:]
-        return f"{self.level:<8} {self.code}: {self.message}. {advice}."
+        return f"{self.level:<8} {self.code}: {self.message}. {self.to_do}"
+
+    @property
+    def to_do(self) -> str:
+        """The advice as a sentence; an option that it begins with stays as it is typed."""
+        advice = self.advice.strip().rstrip(".")
+        if "=" not in advice.split(" ", 1)[0]:
+            advice = advice[:1].upper() + advice[1:]
+        return f"{advice}." if advice else ""
 
 
 NOT_DECAYED = "the learning rate was constant to the end, so the loss has not come down"
@@ -52,8 +58,15 @@ class Identified:
 
     def sentence(self, name: str) -> str:
         """Return what is said of a constant that is not: "E is not identified: at most 1.3 (its profile is flat)"."""
+        return f"{name} is not identified{self._bound(': ')} ({self.reason})"
+
+    def phrase(self, name: str) -> str:
+        """Return the same among several constants: "E, at most 1.3 (its profile is flat)"."""
+        return f"{name}{self._bound(', ')} ({self.reason})"
+
+    def _bound(self, before: str) -> str:
         limit = numbers.one_sided(self.side, self.limit, lambda value: f"{value:.4g}")
-        return f"{name} is not identified{f': {limit}' if limit else ''} ({self.reason})"
+        return f"{before}{limit}" if limit else ""
 
 
 @dataclass(frozen=True)

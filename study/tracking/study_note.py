@@ -9,6 +9,7 @@ from typing import Any
 
 from analysis.report import optima, sentences
 from analysis.text import numbers
+from analysis.values.blocks import Check
 from study.records import metric_names as names
 from study.records.point import Point
 from study.status.states import PointState
@@ -266,9 +267,13 @@ def _checks(fit: Mapping[str, Any]) -> str:
     found = [
         check for level in ("error", "warning") for check in fit.get("checks") or () if check.get("level") == level
     ]
-    lines = [f"- {_sentence(check.get('message'))} {_sentence(check.get('advice'))}" for check in found[:MOST_CHECKS]]
+    lines = [f"- {_sentence(check.get('message'))} {_to_do(check)}" for check in found[:MOST_CHECKS]]
     more = [f"- … and {len(found) - MOST_CHECKS} more, in the report"] if len(found) > MOST_CHECKS else []
     return "\n".join(["**What the fit warns of**", "", *lines, *more]) if lines else ""
+
+
+def _to_do(check: Mapping[str, Any]) -> str:
+    return Check("", "", str(check.get("advice") or "")).to_do
 
 
 def _sentence(text: object) -> str:

@@ -161,6 +161,14 @@ def test_what_is_not_identified(verdict: Identified, words: str) -> None:
     assert (found.code, found.message) == ("not_identified", words)
 
 
+def test_several_constants_that_are_not_identified_are_one_finding() -> None:
+    lost = {"E": Identified(False, "why", "lower", 3.0), "alpha": Identified(False, "how")}
+    found = findings.surface(block(identified=dict(block().identified) | lost), STUDY)
+    (one,) = [c for c in found if c.code == "not_identified"]
+    assert one.message == "2 constants are not identified: E, at least 3 (why); alpha (how)"
+    assert one.advice == "do not quote them; add larger budgets or a wider range of sizes"
+
+
 @pytest.mark.parametrize(("alpha", "said"), [(0.239, True), (0.241, False), (0.374, False), (0.376, True)])
 def test_an_asymmetric_surface_biases_parabolas(alpha: float, said: bool) -> None:
     one = block(params=LAW | {"alpha": alpha, "beta": 0.30})

@@ -125,6 +125,16 @@ def test_what_is_not_identified(verdict: Identified, words: str) -> None:
     assert (found.code, found.message) == ("not_identified", words)
 
 
+def test_several_constants_that_are_not_identified_are_one_finding_with_one_advice() -> None:
+    lost = {"E": Identified(False, "why", "upper", 1.23456), "A": Identified(False, "how"), "B": Identified(True)}
+    (found,) = findings._unidentified(fit(identified=lost))
+    assert found.message == "2 constants are not identified: E, at most 1.235 (why); A (how)"
+    assert found.advice == "do not quote them; add larger budgets or a wider range"
+    (one,) = findings._unidentified(fit(identified={"E": lost["E"]}))
+    assert one.advice == "do not quote it; add larger budgets or a wider range"
+    assert findings._unidentified(fit(identified={"B": lost["B"]})) == []
+
+
 def repeated(scale: float, noise: Any = (0.01, -0.01), plain: bool = False, free: int = 5) -> Any:
     """Return a fit of eight settings run twice: their means lie `scale` off the law, up and down."""
     away = np.repeat(np.resize([1.0, -1.0], 8), 2) * scale + np.tile(noise, 8)

@@ -259,5 +259,6 @@ def test_a_loss_that_does_not_depend_on_an_input_identifies_no_exponent_of_it(fl
     table["loss"] = (1.7 + 900.0 / table[other] ** 0.3) * np.exp(0.002 * generator.normal(size=len(table)))
     found = fit(table)
     assert not found.identified[name].identified
-    assert f"{name} is not identified" in " ".join(check.message for check in found.check())
+    (said,) = [check.message for check in found.check() if check.code == "not_identified"]
+    assert f"; {name} (" in said or f"{name}, at " in said or f"{name} is not identified" in said, said
     assert not found.identified["a"].identified

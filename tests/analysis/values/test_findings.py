@@ -31,3 +31,12 @@ def test_a_finding_has_the_level_of_its_code_unless_another_is_given() -> None:
     assert finding("copies", "text", "advice", "note").level == "note"
     with pytest.raises(KeyError, match="unheard_of"):
         finding("unheard_of", "text", "advice", "note")
+
+
+def test_advice_is_a_sentence_that_leaves_options_as_they_are_typed() -> None:
+    assert finding("copies", "text", "add runs; or seeds.").to_do == "Add runs; or seeds."
+    assert finding("copies", "text", "window= sets it: quote it").to_do == "window= sets it: quote it."
+    assert finding("copies", "text", "").to_do == ""
+    assert (
+        str(finding("copies", "text", "train=RUN|RUN fits some")) == "warning  copies: text. train=RUN|RUN fits some."
+    )

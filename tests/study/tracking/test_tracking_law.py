@@ -109,9 +109,11 @@ def test_the_description_has_the_law_the_best_run_of_each_budget_and_the_cost() 
     assert "fine" not in text
     many = [{"level": "warning", "message": f"w{i}", "advice": "x"} for i in range(25)]
     many.append({"level": "error", "message": "no answer", "advice": "add runs"})
+    many.append({"level": "error", "message": "copies", "advice": "where= leaves them out"})
     text = note(Study("7", "p", rows, "4 completed", {**FIT, "checks": many}))
     assert text.index("- No answer. Add runs.") < text.index("- W0. X."), "errors first, however many warnings"
-    assert "- … and 6 more, in the report" in text
+    assert "- Copies. where= leaves them out.\n" in text, "an option stays as it is typed"
+    assert "- … and 7 more, in the report" in text
 
 
 def test_the_description_says_which_data_and_which_code() -> None:
