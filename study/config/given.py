@@ -12,9 +12,13 @@ SIZED: Mapping[str, str] = {
     "cluster.gpus_per_node": "gpus",
     "cluster.mem_gb": "memory",
     "cluster.time_minutes": "time",
+    "cluster.pack": "pack",
+    "cluster.pack_gpus": "pack",
 }
 """Keys by the part of `cluster.auto` that chooses them."""
 ALL = "all"
+ALL_PARTS = ("gpus", "memory", "time")
+"""What `[all]` stands for."""
 
 
 def without_given(cluster: ClusterConfig, typed: Iterable[str]) -> ClusterConfig:
@@ -25,7 +29,7 @@ def without_given(cluster: ClusterConfig, typed: Iterable[str]) -> ClusterConfig
     """
     keys = set(typed)
     given = {part: name for name, part in SIZED.items() if name in keys}
-    parts = tuple(SIZED.values()) if ALL in cluster.auto else ()
+    parts = ALL_PARTS if ALL in cluster.auto else ()
     named = tuple(dict.fromkeys((*parts, *(part for part in cluster.auto if part != ALL))))
     both = [part for part in named if part in given]
     if not both:

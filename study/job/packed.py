@@ -29,6 +29,7 @@ from study.storage.layout import StudyFolder
 from train.spec.gpu_share import SHARED_BY, VARIABLE
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
+MODE_SECONDS = 30.0
 QUIT_SECONDS = 60.0
 """How long the multi-process service may take to end; SLURM ends what is left of it with the job."""
 
@@ -46,6 +47,8 @@ def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Sig
     with multi_process_service(how == "mps") as variables, _notes(how in ("slices", "mps")) as notes:
         begin = {JOB_BEGAN: repr(began)} if batch.takes_turns else {}
         parts = lane_shares(batch, len(keys), {**os.environ, **variables, **begin}, bool(variables), notes)
+        if how in ("slices", "mps") and not variables and exclusive():
+            parts = one_a_gpu(parts)
         lanes: list[Lane] = [(WarmLane if stays else FreshLane)(study, batch, index, part) for part in parts]
         queue = Queue(study, batch, keys, lanes, lambda busy: say_who_shares(parts, busy))
         queue.run(signals)
@@ -149,6 +152,25 @@ def exit_code(codes: Sequence[int]) -> int:
     """Return the exit code of the job: 0 if all points completed, 75 if one is to be resumed, else a failed one's."""
     bad = [code if code >= 0 else 128 - code for code in codes if code != 0]
     return 0 if not bad else INTERRUPTED if INTERRUPTED in bad else bad[0]
+
+
+def one_a_gpu(parts: Sequence[LaneShare]) -> list[LaneShare]:
+    """Return as many lanes as there are GPUs, for GPUs that take one process at a time."""
+    print(
+        f"the GPU takes one process at a time: points run one after the other instead of {len(parts)}", file=sys.stderr
+    )
+    first = {part.environment.get(DEVICES): part for part in reversed(parts)}
+    return [part for part in parts if part is first[part.environment.get(DEVICES)]]
+
+
+def exclusive() -> bool:
+    """Return whether this node's GPUs take one process at a time (compute mode), or none at all."""
+    command = ("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader")
+    try:
+        modes = subprocess.run(command, capture_output=True, text=True, check=True, timeout=MODE_SECONDS).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return any(line.strip() not in ("", "Default") for line in modes.splitlines())
 
 
 @contextmanager

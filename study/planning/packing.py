@@ -35,6 +35,15 @@ WORTH = 1.2
 """The least gain for which runs share a GPU: each takes longer for it."""
 NEARLY = 0.97
 """Of the best gain: fewer runs do as well that reach it."""
+SIDE_BY_SIDE = (4, 2)
+"""How many short points of a job may share its GPU through the multi-process service, most first.
+
+While one of them starts, compiles or is evaluated, the others train. Fifteen points on two H200s, all training their
+share of 7e16 FLOPs, took 163 s with four at a time, 175 s with two and 192 s with one
+(benchmarks/results/study_peers_gpu.txt).
+"""
+TURNS = 2
+"""Points that each of them has at least, so that the last ones of a job seldom train alone."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,24 @@ def choose(
     if best < WORTH:
         return None
     return next(one for one in found if one.gain >= NEARLY * best)
+
+
+def most_side_by_side(config: RunConfig, gpu_memory_gb: float, gains: Gains | None = None) -> int:
+    """Return how many short points like this one may share a GPU of so much memory while others wait; 1: none may.
+
+    It is enough that their steps are no slower together, since they gain by what one of them does not do on the GPU.
+    gains: None: GAINS.
+    """
+    table = (GAINS if gains is None else gains).get("mps", {})
+    if config.precision.name not in MEASURED or gain(step_flops(config), max(SIDE_BY_SIDE), table) < 1.0:
+        return 1
+    return next((count for count in SIDE_BY_SIDE if fits(config, gpu_memory_gb, count)), 1)
+
+
+def side_by_side(points: int, most: int, allowed: Callable[[int], bool] = lambda count: True) -> int:
+    """Return how many of a job's short points run at a time on its GPU, by how many it has; at most `most`."""
+    counts = (count for count in SIDE_BY_SIDE if count <= most and points >= TURNS * count)
+    return next((count for count in counts if allowed(count)), 1)
 
 
 def step_flops(config: RunConfig) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from study.config.given import ALL, ALL_PARTS
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of, load
 from study.executors.base import Site
@@ -62,7 +63,7 @@ class _Jobs:
 def parts(cluster: ClusterConfig) -> frozenset[str]:
     """Return what is to be sized: of gpus, memory, time, pack, points_per_job."""
     named = frozenset(cluster.auto)
-    return named - {"all"} | {"gpus", "memory", "time"} if "all" in named else named
+    return named - {ALL} | set(ALL_PARTS) if ALL in named else named
 
 
 def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site) -> list[Sized]:
@@ -82,11 +83,13 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
     by_parent: dict[str | None, dict[JobSpec, _Jobs]] = {}
     sized_here = {point.key for point in points}
     for point, row in zip(points, rows(points, {}), strict=True):
-        sized = packed(layout(cluster, point.config, site), point.config, site)
+        sized = layout(cluster, point.config, site)
         gpu = sized.gpus_per_node > 0
         if gpu not in kinds:
             kinds[gpu] = speed(folder, point.config, sized)
         seconds = replace(kinds[gpu], ranks=ranks(sized)).seconds(row)
+        if not (_chooses_points_per_job(cluster) and too_short(seconds)):
+            sized = packed(sized, point.config, site)
         # Of points that follow each other, or were brought together here, only the whole job has a time.
         shape = size(sized, point.config, None if whole_jobs else seconds, site)
         # Branches go out once their parent has a job or has ended: they share no job with points that do not wait so.
@@ -133,24 +136,50 @@ def _in_short_turns(
     """Return the points of each shape; where it is to be chosen, those too short for a job of their own apart."""
     if not _chooses_points_per_job(cluster):
         return list(by_shape.items())
-    short, longer = dict[JobSpec, _Jobs](), dict[JobSpec, _Jobs]()
+    short, longer = dict[tuple[JobSpec, int], _Jobs](), dict[JobSpec, _Jobs]()
     for shape, jobs in by_shape.items():
         for each in jobs.there:
-            kind = short if shape.tasks == 1 and too_short(each[1]) else longer
-            kind.setdefault(shape, _Jobs()).there.append(each)
+            if shape.tasks == 1 and too_short(each[1]):
+                most = _most_side_by_side(shape, each[0].config, cluster)
+                short.setdefault((shape, most), _Jobs()).there.append(each)
+            else:
+                longer.setdefault(shape, _Jobs()).there.append(each)
     taken = sum(-(-len(jobs.there) // shape.pack) for shape, jobs in longer.items())
     work = [sum(seconds for _, seconds in jobs.there) for jobs in short.values()]
     chosen: dict[JobSpec, list[tuple[JobSpec, _Jobs]]] = {}
-    for (shape, jobs), part in zip(short.items(), shares(work), strict=True):
+    for ((shape, most), jobs), part in zip(short.items(), shares(work), strict=True):
         at_once = site.jobs_at_once(shape)
         room = None if at_once is None else int(max(0, min(at_once, cluster.array_parallelism) - taken) * part)
-        side_by_side = shape.pack if shape.pack_gpus == "own" else 1
-        turns = enough([seconds for _, seconds in jobs.there], shape.pack, side_by_side, room)
+        apart = shape.pack if shape.pack_gpus == "own" else 1
+        turns = enough([seconds for _, seconds in jobs.there], shape.pack, apart, room)
         follow = replace(shape, points_per_job=turns.count) if turns.count > shape.pack else shape
-        chosen[shape] = [(follow, _Jobs(jobs.there, turns.why))]
+        chosen.setdefault(shape, []).append((_side_by_side(follow, most, jobs, site), _Jobs(jobs.there, turns.why)))
     for shape, jobs in longer.items():
         chosen.setdefault(shape, []).append((shape, jobs))
     return [each for shape in by_shape for each in chosen[shape]]
+
+
+def _most_side_by_side(shape: JobSpec, config: RunConfig, cluster: ClusterConfig) -> int:
+    """Return how many short points like this one may share the GPU of their job, where that is to be chosen; else 1."""
+    if "pack" not in parts(cluster) or shape.gpus != 1 or shape.pack > 1 or not on_gpu(config, cluster):
+        return 1
+    return packing.most_side_by_side(config, cluster.gpu_memory_gb)
+
+
+def _side_by_side(shape: JobSpec, most: int, jobs: _Jobs, site: Site) -> JobSpec:
+    """Return the shape with as many of its short points at a time as share its GPU, if no fewer jobs run at once."""
+
+    def together(count: int) -> JobSpec:
+        return replace(shape, pack=count, pack_gpus="mps")
+
+    def allowed(count: int) -> bool:
+        at_once = site.jobs_at_once(together(count))
+        needed = shape.jobs(len(jobs.there))
+        alone = site.jobs_at_once(shape)
+        return site.check(together(count)) is None and (at_once is None or at_once >= min(needed, alone or needed))
+
+    count = packing.side_by_side(min(shape.points, len(jobs.there)), most, allowed) if shape.takes_turns else 1
+    return together(count) if count > 1 else shape
 
 
 def _no_emptier(shape: JobSpec, points: int) -> JobSpec:
@@ -223,6 +252,8 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
 
 def packed(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
     """Return the cluster section with how many points like this one share a GPU, where that is to be chosen."""
+    if not load(cluster.executor).allocates:
+        return cluster
     alone = (cluster.nodes, cluster.tasks_per_node, cluster.gpus_per_node) == (1, 1, 1)
     if "pack" not in parts(cluster) or not alone or not on_gpu(run, cluster):
         return cluster

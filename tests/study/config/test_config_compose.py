@@ -155,7 +155,7 @@ def test_a_time_limit_on_the_command_line_stands_where_the_study_would_choose_on
     words = ["study=isoflop_gpu", "cluster=slurm", "data.source=/folder"]
     chosen = Composer(source).compose(words).config.cluster
     given = Composer(source).compose([*words, "cluster.time_minutes=40"]).config.cluster
-    assert (chosen.auto, given.auto) == (("time", "points_per_job"), ("points_per_job",))
+    assert (chosen.auto, given.auto) == (("time", "points_per_job", "pack"), ("points_per_job", "pack"))
     assert given.time_minutes == 40
 
 

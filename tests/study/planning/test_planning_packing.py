@@ -12,7 +12,7 @@ import pytest
 from study.config.schema import ClusterConfig
 from study.executors.slurm.nodes import Nodes, Site
 from study.planning import packing, sizing
-from study.planning.packing import Packing, choose, fits, gain, step_flops
+from study.planning.packing import Packing, choose, fits, gain, most_side_by_side, side_by_side, step_flops
 from study.records.point import Point, point
 from study.storage.layout import StudyFolder
 from study.sweep import dry_run
@@ -145,3 +145,26 @@ def test_all_means_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     local = replace(made[0].config, runtime=replace(made[0].config.runtime, device="cpu"))
     assert sizing.packed(SLURM, local, Site()) == SLURM, "cores are not shared"
     assert sizing.packed(replace(SLURM, gpus_per_node=2), made[0].config, Site()).pack == 1
+
+
+def test_short_points_may_share_where_their_steps_are_no_slower_together() -> None:
+    assert most_side_by_side(run(), 80.0) == 4
+    assert most_side_by_side(run(tokens=14 * 12_288), 80.0) == 4, "1.03 times is no loss"
+    assert most_side_by_side(run(width=1024, tokens=1024 * 512), 80.0) == 1, "nobody measured that"
+    assert most_side_by_side(run(precision="fp32"), 80.0) == 1
+    assert most_side_by_side(run(), 80.0, gains={"mps": {1e11: {4: 0.9}}}) == 1, "steps would be slower"
+    assert most_side_by_side(run(), 80.0, gains={"slices": {1e11: {4: 2.0}}}) == 1
+    config = run(width=512, tokens=1024 * 64)
+    needed = need(config, Axes())
+    each = ((needed.fixed + 64 * needed.sequence) / 0.9 + 2**30) / 1e9
+    known: packing.Gains = {"mps": {1e9: {4: 1.0}, 1e15: {4: 1.0}}}
+    assert [most_side_by_side(config, part * each, known) for part in (1.5, 2.5, 4.5)] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "lanes"),
+    [(15, 4, 4), (8, 4, 4), (7, 4, 2), (4, 4, 2), (3, 4, 1), (8, 2, 2), (8, 1, 1), (1, 4, 1)],
+)
+def test_lanes_that_share_a_gpu_have_two_points_each_or_more(count: int, most: int, lanes: int) -> None:
+    assert side_by_side(count, most) == lanes
+    assert side_by_side(count, most, lambda lanes: lanes < 4) == min(lanes, 2)
