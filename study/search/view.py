@@ -206,7 +206,7 @@ def _guard(seen: Evidence) -> str:
     """Return what the guard's next decision rests on."""
     why = f"the odds are below {seen.needed:g}" if seen.share == 0 else f"nothing below odds of {seen.needed:g}"
     return (
-        f"odds that early places tell the final order: {seen.odds:.3g} to 1, by {counted(seen.finished, 'trial')} "
+        f"odds that early ranks predict final ranks: {seen.odds:.3g} to 1, by {counted(seen.finished, 'trial')} "
         f"trained to the end, {seen.probes} of them unselected; selection gets {seen.share:.3g} of the tokens ({why}), "
         f"so far {seen.given:,}; probes have earned it {seen.allowed:,.0f}"
     )

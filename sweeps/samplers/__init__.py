@@ -1,4 +1,4 @@
-"""Which configuration a new trial tries: one sampler a file, each a function of the history and a seed.
+"""Samplers propose the settings of new trials: one per file, each a function of the history and a seed.
 
 `SAMPLERS` is the only list of them: the config's choices, a search's settings and the docs read it.
 """
@@ -22,13 +22,12 @@ class Entry:
 
 
 SAMPLERS: Mapping[str, Entry] = {
-    "random": Entry("random", "drawn from their domains"),
-    "sobol": Entry("sobol", "scrambled Sobol points: fewer gaps than draws"),
-    "grid": Entry("grid", "every combination of lists and integer ranges, each once"),
+    "random": Entry("random", "drawn at random from their domains"),
+    "sobol": Entry("sobol", "scrambled Sobol points, which cover the space more evenly than random draws"),
+    "grid": Entry("grid", "every combination of lists and integer ranges, once each"),
     "tpe": Entry(
         "optuna_models",
-        "Optuna's TPE; paused trials count by their highest rung, running ones as bad (constant liar), so that "
-        "workers spread out",
+        "Optuna's TPE; a paused trial counts with the loss at its highest rung, a running one as bad (constant liar)",
         two_objectives=True,
     ),
     "gp": Entry(
@@ -39,8 +38,8 @@ SAMPLERS: Mapping[str, Entry] = {
     ),
     "density": Entry(
         "rung_density",
-        "BOHB's: 64 draws from where good trials of the highest known rung are dense, the one taken where bad ones are "
-        "rare",
+        "kernel densities of good and of bad trials, as in BOHB, at the highest rung with enough trials; of 64 draws, "
+        "the one with the highest ratio",
     ),
 }
 MODELS = tuple(name for name, entry in SAMPLERS.items() if entry.two_objectives)

@@ -79,7 +79,7 @@ def test_the_guard_says_what_it_knows() -> None:
     assert told["finished"] >= 5 and told["odds"] > told["needed"] == 1.0
     assert told["share"] == 0.125 and told["given"] > 0
     assert (
-        f"odds that early places tell the final order: {told['odds']:.3g} to 1, by {told['finished']} trials trained "
+        f"odds that early ranks predict final ranks: {told['odds']:.3g} to 1, by {told['finished']} trials trained "
         f"to the end, {told['probes']} of them unselected; selection gets 0.125 of the tokens (nothing below odds of "
         f"1), so far {told['given']:,}; probes have earned it {told['allowed']:,.0f}" in said
     )
