@@ -1,1 +1,1 @@
-"""What all operations share: which implementation runs, registration with torch, launches and their table."""
+"""Shared by all operations: choice of the implementation, registration with torch, launches."""

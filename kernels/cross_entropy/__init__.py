@@ -1,1 +1,1 @@
-"""Cross-entropy over a vocabulary, on logits or in one with the output head."""
+"""Cross-entropy over a vocabulary, on logits or fused with the output head."""

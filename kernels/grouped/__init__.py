@@ -1,1 +1,1 @@
-"""Products of rows with the matrix of their group."""
+"""Grouped matrix products: rows times the matrix of their group."""

@@ -1,1 +1,1 @@
-"""Heads of queries, keys and values."""
+"""Queries, keys and values from one product: split into heads, normalized and rotated."""

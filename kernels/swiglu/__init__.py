@@ -1,1 +1,1 @@
-"""SwiGLU, and a feed-forward layer that keeps few activations."""
+"""SwiGLU, and a feed-forward layer that saves few activations."""

@@ -1,1 +1,1 @@
-"""Measuring what a machine does, before runs are planned for it."""
+"""Measurements of a machine: communication, pipelines, parallel layouts and strategies."""

@@ -1,1 +1,1 @@
-"""Removing checkpoints and code snapshots that nothing needs."""
+"""Removal of checkpoints and code snapshots that nothing needs."""

@@ -1,4 +1,4 @@
-"""The commands of `python -m study`, one file each; only the one that is called is imported."""
+"""The commands of `python -m study`, one per file; only the one that is called is imported."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The schema, composing it through Hydra, and errors in a user's words."""
+"""The schema of a config, its composition through Hydra, and errors that name the key."""

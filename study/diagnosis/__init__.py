@@ -1,1 +1,1 @@
-"""Why a run is slow: what its profiler traces and its step times say. Without torch; NumPy only."""
+"""Why a run is slow, from profiler traces and step times. NumPy only, no torch."""

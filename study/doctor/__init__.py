@@ -1,1 +1,1 @@
-"""What this machine and its cluster allow: asked, tried out in a test job, and written down as a cluster config."""
+"""What this machine and its cluster allow: queried, tried out in a test job, written as a cluster config."""

@@ -1,1 +1,1 @@
-"""How an attempt ended, and what follows from it. Pure."""
+"""Kinds of failure and the retry policy. Pure functions."""

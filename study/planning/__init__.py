@@ -1,1 +1,1 @@
-"""Which points there are, what each job requests, and plans of memory, step time and layouts. Pure."""
+"""Which points there are and what each job requests; plans of memory, step time and layouts. Pure functions."""

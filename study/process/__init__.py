@@ -1,1 +1,1 @@
-"""Which code a job runs, and the processes that are started here."""
+"""The version of the code that a job runs, and child processes."""

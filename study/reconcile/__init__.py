@@ -1,1 +1,1 @@
-"""The idempotent step: what is wanted against what is observed."""
+"""The idempotent step that compares what is wanted with what is observed, and acts on the difference."""

@@ -1,1 +1,1 @@
-"""Searches that give budget as results come in: a log of events, and workers that claim units from it."""
+"""Searches: the event log, and the queue from which workers claim units."""

@@ -1,1 +1,1 @@
-"""From evidence to the state of every point; cost and budget; choosing points."""
+"""The state of every point, cost and budget, and the selection of points."""

@@ -1,1 +1,1 @@
-"""Files on the shared disk: where everything lies, atomic writes, locks, logs, removing secrets."""
+"""Files on the shared disk: paths, atomic writes, locks, logs, removal of secrets."""

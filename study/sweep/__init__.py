@@ -1,1 +1,1 @@
-"""`python -m study.sweep`: Hydra in, submission out."""
+"""`python -m study.sweep`: from Hydra overrides to submitted points."""

@@ -1,4 +1,4 @@
-"""A study's folder projected into MLflow, exactly once. Importing this imports neither mlflow nor anything heavy."""
+"""Sends a study's folder to MLflow, every value exactly once. Importing this does not import mlflow."""
 
 from __future__ import annotations
 

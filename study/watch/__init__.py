@@ -1,1 +1,1 @@
-"""Staying with a study: local slots, live progress, the process that ships metrics."""
+"""Watching a study: slots on this machine, live progress, the process that sends metrics."""

@@ -1,1 +1,1 @@
-"""What advances a search's trials: the pool, its workers, jobs of one unit."""
+"""Workers that advance a search's trials, in a pool or as one job per unit."""

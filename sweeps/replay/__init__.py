@@ -1,1 +1,1 @@
-"""Schedulers run against recorded learning curves, with a virtual clock."""
+"""Replays schedulers on recorded learning curves with a virtual clock."""

@@ -1,4 +1,4 @@
-"""Which trial gets resource next: one scheduler a file, each a pure function of the events it was given.
+"""Schedulers decide which trial gets resources next: one per file, each a pure function of past events.
 
 `SCHEDULERS` is the only list of them: the config's choices, a search's settings, the replay and the docs read it.
 """

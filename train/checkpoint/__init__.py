@@ -1,4 +1,4 @@
-"""Distributed checkpoints: sharded, written beside training, atomic, checksummed, read on any mesh.
+"""Distributed checkpoints: sharded, written in the background, atomic, checksummed, loaded on any mesh.
 
 `Saver` writes what `collect` names; `newest` finds the newest whole checkpoint; `restore` reads it.
 """

@@ -1,1 +1,1 @@
-"""Text in, sequences of tokens out: preparing a corpus once, and reading it in a seeded order."""
+"""From text to sequences of tokens: prepares a corpus once and reads it in a seeded order."""

@@ -1,1 +1,1 @@
-"""Watching a run: bad steps, loss spikes, layers' statistics, ranks that drift apart, corrupted arithmetic."""
+"""Checks during a run: bad steps, loss spikes, statistics of layers, diverging ranks, silent data corruption."""

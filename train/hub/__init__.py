@@ -1,1 +1,1 @@
-"""Models to and from the layout of Hugging Face: config.json, safetensors, tokenizer.json."""
+"""Import and export of models in the Hugging Face layout: config.json, safetensors, tokenizer.json."""

@@ -1,1 +1,1 @@
-"""What this machine's links and devices do: collectives over message sizes, matrix products, copies, launches."""
+"""Measurements of links and devices: collectives by message size, matrix products, copies, launches."""

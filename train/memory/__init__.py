@@ -1,4 +1,4 @@
-"""Memory: the allocator, the micro-batch, what is kept for the backward pass, what waits on the CPU."""
+"""Memory: the allocator, the micro-batch, activation checkpointing, offloading to the CPU."""
 
 from train.runtime.malloc import keep_freed_memory
 from train.spec.footprint import micro_batch_sequences

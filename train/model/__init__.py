@@ -1,4 +1,4 @@
-"""The decoder-only transformer, one building block a file."""
+"""The decoder-only transformer, one building block per file."""
 
 from train.model.transformer import Transformer
 

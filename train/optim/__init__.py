@@ -1,4 +1,4 @@
-"""Optimizers: one object over all of a rank's weights, in groups that say their rule, learning rate and decay."""
+"""Optimizers: one object for all weights of a rank, in groups with their own rule, learning rate and decay."""
 
 from train.optim.build import make_optimizer
 from train.optim.optimizer import Optimizer, set_lr

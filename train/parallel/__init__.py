@@ -1,1 +1,1 @@
-"""How ranks share a model and its batch, one strategy a file; `parallelize` puts them together."""
+"""Parallelism, one strategy per file; `parallelize` combines them."""

@@ -1,1 +1,1 @@
-"""Number formats: which is used where, loss scaling for fp16, products in fp8, stochastic rounding."""
+"""Number formats: which is used where, loss scaling for fp16, matrix products in fp8, stochastic rounding."""

@@ -1,1 +1,1 @@
-"""A run by formula: its config, parameters, FLOPs, memory, messages and step time. Pure Python, no torch."""
+"""A run by formula: config, parameters, FLOPs, memory, messages and step time. Pure Python, no torch."""

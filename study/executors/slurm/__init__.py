@@ -1,1 +1,1 @@
-"""SLURM: job arrays by sbatch, squeue and sacct, nodes, limits, and what its words mean."""
+"""SLURM: job arrays through sbatch, squeue and sacct; nodes, limits and job states."""

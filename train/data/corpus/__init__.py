@@ -1,1 +1,1 @@
-"""Raw text to a prepared corpus: what runs once, offline."""
+"""Prepares a corpus from raw text, once and offline."""

@@ -1,1 +1,1 @@
-"""Attention: the layer, the kernel that computes it, and which keys a query sees."""
+"""Attention: the layer, the kernel that computes it, and its masks."""

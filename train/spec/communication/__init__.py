@@ -1,1 +1,1 @@
-"""What ranks send each other in a step, and what that costs: volumes by formula, times by alpha and beta."""
+"""Communication of a step: volumes by formula, times by the alpha-beta model."""

@@ -1,4 +1,4 @@
-"""How long a training step takes, from a config, the layout of its ranks and a cluster profile; pure Python."""
+"""Predicted time of a training step, from a config, the layout and a cluster profile. Pure Python."""
 
 from train.spec.step_time.predict import step_time
 from train.spec.step_time.result import StepTime
