@@ -157,7 +157,7 @@ def numbers(
     if name not in table:
         raise ValueError(missing(table, [name], path))
     column = table[name]
-    if pd.api.types.is_numeric_dtype(column) or column.dtype == bool:
+    if (pd.api.types.is_numeric_dtype(column) and column.dtype.kind != "c") or column.dtype == bool:
         return column.to_numpy(dtype=np.float64, na_value=np.nan), {}
     text = column.astype(object).where(column.notna(), "").map(lambda v: str(v).strip())
     said = f"{path}: column {called or name!r}" if called in ("", name) else f"{path}: column {called!r} ({name})"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,22 @@ def tidied(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """
     table = table.reset_index([name for name in table.index.names if name is not None and name not in table])
     table = table.set_axis([str(column).strip() for column in table.columns], axis=1)
-    table = table.drop(columns=[c for c in table.columns if not c or c.startswith("Unnamed:")])
+    table = table[_each_once(table.columns, path)]
     if not len(table) or not len(table.columns):
         raise ValueError(f"runs={path} holds no row: a header and one line per run are needed")
     if all(_is_number(column) for column in table.columns):
         held = ", ".join(table.columns[:6])
         raise ValueError(f"runs={path} has no header: its first line is {held}; name the columns in a first line")
     return table.reset_index(drop=True)
+
+
+def _each_once(names: Iterable[object], path: Path) -> list[str]:
+    """Return the names of a header's columns, trimmed; ValueError where one stands there twice."""
+    named = [name for name in (str(one).strip() for one in names) if name and not name.startswith("Unnamed:")]
+    for name, count in Counter(named).items():
+        if count > 1:
+            raise ValueError(f"runs={path} has {count} columns {name!r}: rename or remove all but one of them")
+    return named
 
 
 def cased(name: str) -> str:
@@ -109,6 +119,9 @@ def without_groups(text: str, decimal: str) -> str:
 
 def _load(path: Path, name: str, text: frozenset[str], decimal: str) -> pd.DataFrame:
     if name.endswith(".parquet"):
+        from pyarrow.parquet import read_schema
+
+        _each_once(read_schema(path).names, path)
         return pd.read_parquet(path)
     if name.endswith(".jsonl"):
         return pd.read_json(path, lines=True, dtype=False)
@@ -124,6 +137,9 @@ def _load(path: Path, name: str, text: frozenset[str], decimal: str) -> pd.DataF
         return _without_row_names(found)
 
     table, separator = _separated(parsed, "\t" if ".tsv" in name else ",")
+    header = pd.read_csv(path, sep=separator, encoding=encoding, skipinitialspace=True, skiprows=skipped, nrows=1,
+                         header=None, dtype=str)  # fmt: skip
+    _each_once(header.iloc[0].dropna(), path)  # pandas would number them, and the first one would be taken
     if decimal == "auto" and separator == ";" and any(_decimal_comma(table[column]) for column in table.columns):
         decimal = "comma"
     if decimal != "auto":

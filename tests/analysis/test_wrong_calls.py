@@ -165,6 +165,11 @@ WRONG: dict[str, str] = {
     "sa.fit_law(TABLE, form=3)": "form=3: the name of a law, its formula, or a form of one's own is needed",
     "fit.optima(1e22)": "budgets=1e+22: a list is needed, such as budgets=[1e21, 1e22]",
     "fit.optima(['1e22'])": "budgets='1e22': a positive number of FLOPs is needed, such as 1e22",
+    "fit.optima(iter([1e22]))": "a list is needed, such as budgets=[1e21, 1e22]",
+    "fit.optima(TABLE.loss.to_numpy()[:1].reshape(()))": "a list is needed, such as budgets=[1e21, 1e22]",
+    "fit.optimum(10**400)": "a positive number of FLOPs is needed, such as 1e22",
+    "sa.fit(TABLE[['params', 'tokens', 'flops', 'loss', 'loss']])": "table has 2 columns 'loss': rename",
+    "sa.fit(TABLE.assign(loss=TABLE.loss + 0j))": "column 'loss' holds what is not a number",
     "fit.optima([1e22, -1])": "budgets=-1: a positive number of FLOPs is needed",
 }
 OF_A_LAW = (

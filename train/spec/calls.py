@@ -9,7 +9,7 @@ import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from os import PathLike
 from typing import Any, ParamSpec, TypeVar
@@ -86,7 +86,9 @@ def flops(name: str, value: Any) -> None:
 
 def budgets(name: str, value: Any) -> None:
     """Check a list of budgets [FLOPs]: a sequence or column of positive numbers."""
-    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+    # An iterator would be used up by the check, and an array without axes only looks like a list.
+    listed = isinstance(value, Iterable) and not isinstance(value, (str, Mapping, Iterator))
+    if not listed or getattr(value, "ndim", 1) != 1:
         raise ValueError(f"{name}={shown(value)}: a list is needed, such as {name}=[1e21, 1e22]")
     for one in value:
         flops(name, one)
@@ -269,4 +271,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False

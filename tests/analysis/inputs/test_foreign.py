@@ -268,3 +268,19 @@ def test_a_file_that_is_no_text_is_called_what_it_is(tmp_path: Path, start: byte
     (tmp_path / "a.csv").write_bytes(start + b"\xff\xfe\x80,\n")
     with pytest.raises(ValueError, match=answer):
         tables.read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("header", ["params,tokens,flops,loss,loss", "params;tokens;flops;loss; loss "])
+def test_two_columns_of_one_name_are_refused_and_none_is_chosen(tmp_path: Path, header: str) -> None:
+    path = written(tmp_path / "a.csv", f"# runs\n{header}\n" + "1,2,12,9,8\n".replace(",", header[6]))
+    with pytest.raises(ValueError, match=r"a\.csv has 2 columns 'loss': rename or remove all but one of them"):
+        from_csv(path)
+    pytest.importorskip("pyarrow")
+    from pyarrow import Table, array, parquet
+
+    columns = [array([1.0, 2.0])] * 5
+    parquet.write_table(
+        Table.from_arrays(columns, ["params", "tokens", "flops", "loss", "loss"]), tmp_path / "a.parquet"
+    )
+    with pytest.raises(ValueError, match=r"a\.parquet has 2 columns 'loss': rename or remove all but one of them"):
+        from_csv(tmp_path / "a.parquet")

@@ -76,6 +76,8 @@ def _check(file: SourceFile, columns: Columns, schema: Any) -> None:
 
     kinds = {field.name: field.type for field in schema}
     for column, key in columns.named.items():
+        if schema.names.count(column) > 1:
+            raise ValueError(f"{key}={column}: {file.path} has more than one column of this name; rename all but one")
         if column not in kinds:
             raise ValueError(no_column(file, columns, column, list(kinds)))
         kind = kinds[column]

@@ -86,6 +86,15 @@ def test_a_wrong_column_names_the_right_ones(tmp_path: Path, name: str) -> None:
         _read(tmp_path / name)
 
 
+def test_two_columns_of_one_name_matter_only_where_it_is_the_texts(tmp_path: Path) -> None:
+    texts = pa.array(["a"])
+    pq.write_table(pa.Table.from_arrays([texts, texts, texts], ["text", "id", "id"]), tmp_path / "a.parquet")
+    assert [raw.content for raw in _read(tmp_path / "a.parquet")] == [b"a"]
+    pq.write_table(pa.Table.from_arrays([texts, texts], ["text", "text"]), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"data\.text_column=text: .*b\.parquet has more than one column of this name"):
+        _read(tmp_path / "b.parquet")
+
+
 def test_a_column_of_numbers(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"data\.text_column=text: this column of .*a\.parquet is int64, not text"):
