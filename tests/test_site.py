@@ -7,6 +7,7 @@ import http.server
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -126,6 +127,17 @@ def test_the_reference_is_whole(site: Path) -> None:
     assert not [name for name in COMMANDS if f"<code>{name}</code>" not in commands]
     index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
     assert {"howto/law.html#add-a-law", "contributing.html#a-kernel"} <= {entry["location"] for entry in index["docs"]}
+
+
+def test_no_markdown_is_left_in_a_page(site: Path) -> None:
+    """A list, table or block that is indented too little for the site's renderer would be shown with its signs."""
+    pages = [path for path in site.rglob("*.html") if "<article" in path.read_text("utf-8")]
+    assert len(pages) > 40
+    for path in pages:
+        article = path.read_text("utf-8").partition("<article")[2].partition("</article")[0]
+        text = re.sub(r"<pre>.*?</pre>", "", article, flags=re.DOTALL)
+        left = re.findall(r"\n *((?:- \S|\d+\. \S|\||```|#+ ).{0,60})", text)
+        assert not left, f"{path.relative_to(site)}: {left}"
 
 
 @pytest.mark.parametrize("page, wide", [("gallery.html", 3), ("flagship/index.html", 2), ("howto/deepspeed.html", 1)])
