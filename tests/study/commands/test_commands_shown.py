@@ -331,16 +331,25 @@ def test_a_point_that_was_retried_and_not_yet_begun_is_pending(tmp_path: Path) -
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "again: 1 point: 1 pending")
 
 
+def rows(text: str) -> list[tuple[str, str]]:
+    """Return the two cells of each row of a table whose first cell names fields."""
+    return re.findall(r"^\| (`.*?) \| (.*)\|$", text, re.MULTILINE)
+
+
 def documented() -> dict[str, dict[str, set[str]]]:
     """Return, by the headings of docs/json.md, the fields of each command and those that each of them holds."""
     found: dict[str, dict[str, set[str]]] = {}
     text = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
     for section in text.split("\n## ")[1:]:
-        heading, _, rest = section.partition("\n")
+        whole, *parts = section.split("\n### ")
         fields: dict[str, set[str]] = {}
-        for first, second in re.findall(r"^\| (`.*?) \| (.*)\|$", rest, re.MULTILINE):
+        for first, second in rows(whole):
             names = re.findall(r"`(\w+)`", first)
             fields |= {name: set(re.findall(r"`(\w+)`", second)) if len(names) == 1 else set() for name in names}
+        for part in parts:
+            inside = [re.findall(r"`(\w+)`", first) for first, _ in rows(part)]
+            fields[part.partition("\n")[0].strip("`")] = {name for names in inside for name in names}
+        heading = whole.partition("\n")[0]
         found |= dict.fromkeys((heading, *heading.split(", ")), fields)
     return found
 
