@@ -21,7 +21,7 @@ from study.planning.plan import StudyPlan, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
 from study.planning.written import check_writable, write
 from study.records import lineage
-from study.records.corpus import remarks
+from study.records.corpus import corpus_of, remarks
 from study.records.point import Point
 from study.records.points import known_keys, load_points, resolve_run
 from study.records.settings import reference
@@ -58,6 +58,10 @@ def submit(composed: Sequence[Composed]) -> int:
     devices.check(laid_out)
     for cluster, run in laid_out:
         sizing.check_ranks(cluster, run, _world(cluster, run))
+    if any(corpus.find() is None for corpus in set(map(corpus_of, resolved))):  # to prepare it may take minutes
+        unprepared = make_plan(composed, resolved, {})
+        _check_weights(unprepared)
+        _sized(unprepared, sites)
     corpora = gather(resolved, console.print, config.dry_run, config.cluster)
     plan = make_plan(composed, resolved, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     lineage.check(plan.points, _known(plan))

@@ -82,19 +82,18 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         config.search.shape == "jobs"
     )  # of which each is sized; a worker of a pool takes one trial after the other
     devices.check([(sizing.layout(config.cluster, run, site) if by_unit else config.cluster, run)])
-    corpora = gather([run], print, config.dry_run, config.cluster)
-    manifest = corpora.get(corpus_of(run))
-    if manifest is not None:
-        run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
-    wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
-    wanted = with_rungs_of(begun, wanted)
-    refuse_another(folder, wanted)
-    # What cannot be is said before anything is done.
+    # What cannot be is said before anything is done: preparing a corpus may take minutes.
+    wanted = with_rungs_of(begun, settings_of(config, run, _base(config, run, composed), space, conditions))
     corners = [trial_point(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
     for point in corners:
         _check_ranks(config.cluster, point.config)
     if begun is None:  # one that has begun goes on with its rungs
         check_first_rung(wanted, [point.config for point in corners])
+    manifest = gather([run], print, config.dry_run, config.cluster).get(corpus_of(run))
+    if manifest is not None:
+        run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
+        wanted = with_rungs_of(begun, settings_of(config, run, _base(config, run, composed), space, conditions))
+    refuse_another(folder, wanted)
     count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))
     for line in (*_outlook(wanted, folder, config, corners, count), *filter(None, [layout])):
