@@ -358,7 +358,10 @@ def test_points_of_different_resources_are_started_apart(here: Path, execution: 
         (["model.init_from=/nowhere"], "model.init_from=/nowhere: there is no such folder"),
         (["schedule.parent=/nowhere"], "schedule.parent=/nowhere: there is no such folder"),
         (["search=asha", "-m", "optim.lr=interval(1e-4,1e-2)"], "a search compares trials at equal tokens"),
-        (["search=asha", "search.eta=1", "budget.tokens=12800", "-m", "optim.lr=1e-3,1e-2"], "search.eta=1 is not allowed"),
+        (
+            ["search=asha", "search.eta=1", "budget.tokens=12800", "-m", "optim.lr=1e-3,1e-2"],
+            "search.eta=1 is not allowed",
+        ),
     ],
 )
 def test_a_wrong_config_fails_before_the_data_is_prepared(
