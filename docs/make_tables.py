@@ -44,7 +44,7 @@ def failures() -> str:
 
     known = [(kind, failure) for kind, failure in FAILURES.items() if failure.rule]
     rows = ((f"`{kind}`", failure.help, failure.told_by, f"`{failure.rule}`") for kind, failure in known)
-    return table("kind", "what it is", "how it is recognised", "what follows (`retry.KIND`)", rows)
+    return table("kind", "what it is", "how it is recognised", "default of `retry.KIND`", rows)
 
 
 def laws() -> str:

@@ -91,7 +91,7 @@ class Failure:
     every_run: bool = False
 
 
-LAST_ERROR = "the last error's line, or the exit code"
+LAST_ERROR = "the last line of the error, or the exit code"
 
 FAILURES: Mapping[Kind, Failure] = {
     Kind.COMPLETED: Failure(AttemptState.COMPLETED, counts=Counts.NOTHING),
@@ -101,7 +101,7 @@ FAILURES: Mapping[Kind, Failure] = {
         AttemptState.PREEMPTED,
         help="preempted by other jobs",
         rule="again 100",
-        told_by="signal and clock; SLURM's PREEMPTED",
+        told_by="a signal long before the time limit; SLURM's PREEMPTED",
         slurm=("PREEMPTED",),
         counts=Counts.ITSELF,
     ),
@@ -109,7 +109,7 @@ FAILURES: Mapping[Kind, Failure] = {
         AttemptState.TIME_LIMIT,
         help="the job's time limit",
         rule="again 100",
-        told_by="signal and clock; SLURM's TIMEOUT",
+        told_by="a signal shortly before the time limit; SLURM's TIMEOUT",
         slurm=("TIMEOUT", "DEADLINE"),
         counts=Counts.ITSELF,
     ),
@@ -127,15 +127,15 @@ FAILURES: Mapping[Kind, Failure] = {
     ),
     Kind.HELD: Failure(
         AttemptState.INTERRUPTED,
-        help="another attempt held the run's lock, and has released it since",
+        help="another attempt had locked the run, and has released it since",
         rule="again 5",
-        told_by="its job found the lock taken (exit code 76), and the lock is free now",
+        told_by="its job found the run locked (exit code 76), and it is no longer locked",
         counts=Counts.NOTHING,
     ),
     Kind.HANG: Failure(
         help="no progress",
         rule="elsewhere 3",
-        told_by="the heartbeat watch above, torch's watchdog, the ranks' own watchdog",
+        told_by="the [heartbeat](#hangs), torch's watchdog, the ranks' own watchdog",
         patterns=r"Watchdog caught collective operation timeout|^Timeout \(\d+:\d\d:\d\d\)!|"
         r"DUE TO TIMEOUT of a collective|heartbeat monitor",
         precedence=2,
@@ -162,7 +162,7 @@ FAILURES: Mapping[Kind, Failure] = {
     Kind.HOST_MEMORY: Failure(
         help="out of the node's memory",
         rule="more 2",
-        told_by="the kernel's kills in the job's control group, OUT_OF_MEMORY, MemoryError",
+        told_by="an out-of-memory kill in the job's control group, OUT_OF_MEMORY, MemoryError",
         patterns=r"MemoryError|can't allocate memory|not enough memory: you tried to allocate|Cannot allocate memory|"
         r"\[Errno 12\]|oom[-_]kill|[Oo]ut [Oo]f [Mm]emory|std::bad_alloc|"
         r"DataLoader worker \(pid.*\) is killed by signal: Killed|Some of your processes may have been killed by the",
