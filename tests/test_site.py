@@ -117,6 +117,16 @@ def test_pages_fit_and_are_whole(browser: Browser, address: str, page: str, widt
     assert [entry["entry"]["text"] for entry in reported(browser, "Log.entryAdded")] == []
 
 
+def test_every_page_is_in_the_menu(site: Path) -> None:
+    """A README.md was once taken for the start of its section: the menu then had no entry for it."""
+    menu = (site / "troubleshooting.html").read_text("utf-8")
+    nav = (ROOT / ".ci/site/mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    entries = re.findall(r"^ *- \"?(.+?)\"?: (\S+)\.md$", nav, flags=re.MULTILINE)
+    assert len(entries) > 30
+    shown = {" ".join(link.split()) for link in re.findall(r'<span class="md-ellipsis">(.*?)</span>', menu, re.DOTALL)}
+    assert not [name for name, _ in entries if name.replace("&", "&amp;") not in shown]
+
+
 def test_the_reference_is_whole(site: Path) -> None:
     from study.commands import COMMANDS
     from study.config.schema import sections
