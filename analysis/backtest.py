@@ -12,7 +12,7 @@ from analysis.diagnostics.backtest import DRIFT, FEWEST_RUNS, rolling
 from analysis.estimation import objectives
 from analysis.laws.registry import FORMS
 from analysis.results import load
-from analysis.text import commandline, numbers
+from analysis.text import commandline, numbers, terminal
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Cut
@@ -145,7 +145,7 @@ def act(options: Mapping[str, Any]) -> int:
     name = resolve(options["form"])
     asked = {key: options[key] for key in ("delta", "fix", "tie")}
     cuts = _cuts(load.load(options), f"runs={options['runs']}", name, int(options["cuts"]), **asked)
-    print(f"{FORMS[name].text}\n\n{text(cuts)}")
+    terminal.show(f"{FORMS[name].text}\n\n{text(cuts)}")
     if options["out"]:
         path = Path(options["out"]) / "backtest.json"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.results import load
-from analysis.text import commandline, numbers
+from analysis.text import commandline, numbers, terminal
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
 from analysis.values.study_result import BacktestRun
@@ -191,9 +191,9 @@ def act(options: Mapping[str, Any]) -> int:
     unique, half = options["unique_tokens"], _half_lives(options["repeats"], options["unique_tokens"])
     found = score(fit, load.load(options), fitted, unique_tokens=unique, repeats=half)
     print(f"law        {fit.form}" + ("\n" if unique is None else f" of {numbers.count(unique)} distinct tokens\n"))
-    print(text(found, fit.kinds.loss, options["show"]))
+    terminal.show(text(found, fit.kinds.loss, options["show"]))
     if fitted is None:
-        print(f"note: {beside} is not there: rows that the fit has seen could not be left out")
+        terminal.show(f"note       {beside} is not there: rows that the fit has seen could not be left out")
     if options["out"]:
         written = Path(options["out"]) / "score.json"
         written.parent.mkdir(parents=True, exist_ok=True)

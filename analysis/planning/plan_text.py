@@ -44,7 +44,7 @@ def text(found: Plan) -> str:
             cost = f"{numbers.flops(option.training_flops)} and {numbers.flops(option.inference_flops)}"
             lines.append(f"  {'training and serving':<22}{cost}")
         if option.gpu_hours is not None:
-            lines.append(f"  {'GPU-hours':<22}{numbers.count(option.gpu_hours)}")
+            lines.append(f"  {'device-hours':<22}{numbers.count(option.gpu_hours)}")
         for shape in option.shapes:
             size = f"{shape.layers} layers x {shape.width} channels, {shape.heads} heads"
             lines.append(f"  {'shape, ' + shape.name:<22}{size}: {numbers.count(shape.params)}")
@@ -76,7 +76,7 @@ def _hours(found: Plan) -> str:
     if found.speed is None:
         return far
     hours = numbers.count(found.budget_flops / found.speed / 3600)
-    return f"{far}; {hours} GPU-hours at {numbers.scientific(found.speed, 3)} FLOP/s a GPU"
+    return f"{far}; {hours} device-hours at {numbers.scientific(found.speed, 3)} FLOP/s a device"
 
 
 def _four(value: object) -> str:

@@ -48,19 +48,19 @@ def evidence(fit: Fit) -> tuple[tuple[str, str, Html], ...]:
             ]
             for line in curves
         ]  # fmt: skip
-        head = ["curve", "", "points", "R2", "mean |error|", "mean, relative", "worst"]
+        head = ["curve", "use", "points", "R²", f"mean |error| [{fit.kinds.loss}]", "mean, relative", "worst, relative"]
         kinds = ["nowrap", "nowrap", *["number"] * 5]
         found.append(("curves", "How well the law fits each curve", table(head, rows, kinds, "learning curves")))
     if optima:
         rows = [
             [
-                numbers.count(line["params"]), numbers.count(line["tokens"]), numbers.scientific(line["lr"]),
+                numbers.count(line["params"]), numbers.count(line["tokens"]), numbers.number(line["lr"], 2),
                 numbers.count(line["batch_tokens"]), numbers.number(line["loss"], 4), str(line["points"]),
                 line["reason"] or "inside",
             ]
             for line in optima
         ]  # fmt: skip
-        head = ["N", "D", "best rate", "best batch", "loss", "runs", "the optimum lies"]
+        head = ["N", "D", "best rate", "best batch [tokens]", f"loss [{fit.kinds.loss}]", "runs", "the optimum lies"]
         kinds = [*["number"] * 6, ""]
         found.append(("optima", "The optima of the sweeps", table(head, rows, kinds, "optima")))
     return tuple(found)

@@ -96,7 +96,7 @@ def law(fit: Fit) -> Html:
     """Return the law as maths and in plain words."""
     block, lines, plan = fit.fits.law or fit.fits.surface, [], fit.recommendation
     if block.status == "ok":
-        side = "L(N, D) = " if block is fit.fits.surface else ""
+        side = "L(N, D) = " if block is fit.fits.surface else sentences.side({"approach": block.approach})
         lines.append(tag("p", join(side, formula.block_law(block)), class_="maths"))
         lines += [_unknown(name, block) for name in block.params if _not_identified(block, name)]
         if plan is not None and plan.approach not in ("surface", "law"):
@@ -129,7 +129,7 @@ def approaches(fit: Fit) -> Html:
             none = f"no interval: {sentences.no_interval({**said, 'recommendation': {'approach': name}})}"
             cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
         rows.append(cells)
-    head = ["approach", "N", "D", "loss"]
+    head = ["approach", "parameters N", "tokens D", f"loss [{fit.kinds.loss}]"]
     told = "; ".join(f"{name}: {IN_WORDS[name]}" for name in _recommended_first(plan) if name in IN_WORDS)
     title = join(
         tag("h3", "What each approach recommends"), tag("p", f"{told[:1].upper()}{told[1:]}.", class_="caption")

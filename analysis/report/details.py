@@ -107,7 +107,7 @@ def ways(fit: Fit) -> Html:
             continue
         bounds = numbers.interval((line.get("a_low"), line.get("a_high")))
         sizes = [numbers.amount(line.get("params")), numbers.amount(line.get("tokens"))]
-        exponents = [numbers.number(line["a"]), bounds, numbers.number(line.get("b"))]
+        exponents = [numbers.number(numbers.settled(line["a"])), bounds, numbers.number(line.get("b"))]
         body.append([way(line), *exponents, *sizes])
         if line.get("note"):
             remarks.append(tag("li", f"{way(line)}: ", tag("span", str(line["note"]), class_="quiet")))
@@ -227,14 +227,14 @@ def method(fit: Fit) -> Html:
     """Return how it was done: everything that another group needs to repeat it."""
     beside = (("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier))
     items: list[tuple[str, str]] = [
-        ("form", formula.prose(fit.form)),
+        ("form", formula.law(fit.form, {})),
         (
             "loss function",
             "; ".join([fit.loss_function, *(f"{name}: {b.loss_function}" for name, b in beside if b.form)]),
         ),
         ("objective", numbers.number(fit.objective, 4)),
         ("optimizer", _optimizer(fit.optimizer or fit.fits.surface.optimizer)),
-        ("intervals", f"{numbers.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
+        ("intervals", f"{numbers.percent(fit.confidence)}, {fit.resamples} resamples; {fit.interval_method}"),
         ("seed", str(fit.seed)),
         ("fitted to", f"{terminal.used(fit)}; {fit.runs.completed} completed"),
         ("parameters", "as given in the source" if fit.kinds.params == "given" else fit.kinds.params),
@@ -254,8 +254,8 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
         limit = numbers.one_sided(found.side, found.limit)
         known = f", {limit}" if limit else ""
         why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", formula.prose(_sentence(found.reason)))
-        shown = 0.0 if value is not None and abs(value) < numbers.DUST else value  # on a bound, but for rounding
-        return [title, formula.symbol(name), tag("span", numbers.number(shown), class_="quiet"), why]
+        shown = numbers.number(numbers.settled(value))  # on a bound, but for rounding
+        return [title, formula.symbol(name), tag("span", shown, class_="quiet"), why]
     bounds = numbers.interval(block.intervals.get(name))
     return [
         title,
@@ -278,7 +278,7 @@ def _references(fit: Fit) -> str:
     parts = ["a and b: N* grows as C^a, D* as C^b, for C proportional to N D."]
     rule = fit.kinds.flops or "given"
     if fit.recommendation is not None and rule not in ("given", "6ND"):
-        parts.append(f"Every N* is of the exact count ({rule}): the FLOPs per token fall with N as the runs' do.")
+        parts.append(f"N* and D* spend a budget by the exact count of FLOPs ({rule}), not by 6 N D.")
     if fit.fits.frontier.reference_flops is not None:
         at = numbers.flops(fit.fits.frontier.reference_flops)
         parts.append(f"The frontier's a and α are of its own law of the lowest loss, relative to {at}.")

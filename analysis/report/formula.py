@@ -9,21 +9,24 @@ from analysis.report.html import Html, join, tag
 from analysis.text import numbers
 from analysis.values.blocks import Block
 
-_TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|\s+|.")
+_TOKEN = re.compile(r"[A-Za-z]+_\([^()]*\)|[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|\s+|.")
 _RAISED = re.compile(r"\^(-?)([A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?)")
-_SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η"}
+_SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η", "sum": "Σ"}
 
 
 def symbol(name: str) -> Html:
-    """Return a constant's name as it is written: alpha as α, L_inf with its index."""
+    """Return a constant's name as it is written: alpha as α, L_inf with its index, and "beta (25M)" of one size."""
     if name in _SYMBOLS:
         return Html(_SYMBOLS[name])
     if name == "reference_flops":
         return Html("C<sub>ref</sub>")
+    name, space, size = name.partition(" ")
     letter, _, index = name.partition("_")
+    shown = join(_SYMBOLS.get(letter, letter or name))
     if index and letter:
-        return join(letter, tag("sub", "∞" if index == "inf" else index))
-    return join(name)
+        index = index.strip("()").replace("-", "−")
+        shown = join(shown, tag("sub", "∞" if index == "inf" else index))
+    return join(shown, space, size)
 
 
 def law(form: str, values: Mapping[str, str], unknown: frozenset[str] = frozenset()) -> Html:
@@ -81,6 +84,6 @@ def _token(token: str, values: Mapping[str, str], unknown: frozenset[str]) -> Ht
         return tag("span", symbol(token), class_="unknown")
     if re.fullmatch(r"[a-z]\d", token):
         return join(token[0], tag("sub", token[1]))
-    if token.replace("_", "").isalpha():
+    if token[0].isalpha():
         return symbol(token)
     return join({"-": "−", "*": " "}.get(token, token))

@@ -105,7 +105,7 @@ def _main(
         answer.approaches(fit),
         tag("nav", *(tag("a", text, href=target) for target, text in links), aria_label="sections"),
         *_sections(first),
-        *(tag("p", f"{f.title}. {f.caption} ", _files(f, kinds), class_="quiet") for f in apart),
+        *(tag("p", f"{f.title}. {f.caption} ", _files(f, kinds), class_="quiet apart") for f in apart),
         *(_figure(figure, kinds, panels[figure.name]) for figure in shown),
         *_sections(sections),
         tag(

@@ -17,6 +17,26 @@ from analysis.values.study_result import Fit
 Json = Mapping[str, Any]
 
 
+TARGETS = {
+    "learning_rate": "learning rate",
+    "learning_rate_compute": "learning rate",
+    "batch": "batch [tokens]",
+    "batch_compute": "batch [tokens]",
+    "critical_batch": "steps",
+    "critical_batch_of_loss": "critical batch [tokens]",
+    "downstream": "error",
+    "curves": "loss",
+    "surface": "loss",
+}
+"""What a law that was asked for gives, by its name or its approach."""
+
+
+def side(block: Json) -> str:
+    """Return the left side of a law that was asked for, "learning rate = "; nothing where its target has no name."""
+    target = TARGETS.get(str(block.get("approach")))
+    return f"{target} = " if target else ""
+
+
 def read(fit: Fit) -> Json:
     """Return the content of fit.json that sentences read: all but the runs left out, which may be many."""
     said: Json = to_json(dataclasses.replace(fit, rows_dropped=()))

@@ -84,13 +84,13 @@ def _law(fit: Mapping[str, Any]) -> str:
     unit = (fit.get("kinds") or {}).get("loss", "")
     unknown = [limit_text(n, f) for n, f in (surface.get("identified") or {}).items() if not f.get("identified")]
     shown = [text for text in unknown if text.split(" ", 1)[0] in (surface.get("params") or {})]
-    side = "" if fits.get("law") else "L(N, D) = "
+    side = sentences.side(fits["law"]) if fits.get("law") else "L(N, D) = "
     if _alone(fit):
         unit = ""
     plan = fit.get("recommendation") or {}
     if plan and plan.get("approach") not in ("surface", "law"):
         shown.append(f"not used: the recommendation is by {sentences.by(plan)}")
-    return f"{side}{law_text(surface)} {unit}" + (f"  ({'; '.join(shown)})" if shown else "")
+    return f"{side}{law_text(surface)} {unit}".rstrip() + (f"  ({'; '.join(shown)})" if shown else "")
 
 
 def _alone(fit: Mapping[str, Any]) -> bool:
@@ -223,7 +223,7 @@ def _exponents(line: Mapping[str, Any]) -> str:
         return ""
     ends = numbers.interval([line.get("a_low"), line.get("a_high")])
     between = "" if ends == numbers.MISSING else f" ({ends})"
-    return f"a {numbers.number(line.get('a'))}{between}, b {numbers.number(line.get('b'))}, "
+    return f"a {numbers.number(numbers.settled(line.get('a')))}{between}, b {numbers.number(line.get('b'))}, "
 
 
 def _kind(kinds: Mapping[str, Any]) -> str:

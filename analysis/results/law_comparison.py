@@ -73,6 +73,13 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
     return table
 
 
+EXPLAINED = (
+    "behind    AICc above the best law's; weight: Akaike's, of AICc; k: fitted constants",
+    "held out  mean |error| of the largest fifth of the runs, predicted from the others",
+)
+"""What the columns are that AIC's name does not say."""
+
+
 def listing() -> str:
     """Return all laws by name, with their text and what they read."""
     from analysis.laws.registry import FORMS
@@ -97,7 +104,7 @@ def text(table: pd.DataFrame) -> str:
         )
         warning = str(row.get("warning") or "")
         lines += [f"{'':<{width}}   {warning}"] if warning and warning != "nan" else []
-    return "\n".join(lines).translate(numbers.ASCII)
+    return "\n".join([*lines, "", *EXPLAINED]).translate(numbers.ASCII)
 
 
 def act(options: Mapping[str, Any]) -> int:

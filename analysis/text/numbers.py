@@ -26,6 +26,12 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def settled(value: object) -> object:
+    """Return 0 for what rounding has left of it, as of the slope of a level line; every other value as it is."""
+    x = finite(value)
+    return 0.0 if x is not None and abs(x) < DUST else value
+
+
 def number(value: object, digits: int = 3) -> str:
     """Return a plain number with so many significant digits: 0.0123, 1.81, 478, 1.2e-5."""
     x = finite(value)

@@ -26,6 +26,9 @@ SIZES: Mapping[str, float | None] = {SCREEN: None, COLUMN: 3.35, PAGE: 7.0}
 LEAST_TEXT = 0.68
 """Text in print is never smaller than this share of that on a screen, of 10 and 9 points."""
 _COLOUR = re.compile(r"(?<![&\w])#[0-9a-f]{6}\b")
+_FAINT = re.compile(r"(?<![-\w])((?:fill-)?opacity: )(0\.[0-4]\d*)")
+"""The opacity of bands and of crowds of dots, which a dark page raises."""
+LIFT = 1.8
 _NAMED = re.compile(f'<g id="{style.HOVER}([^"]*)">')
 _DOT = re.compile(r"<use [^>]*/>")
 
@@ -171,6 +174,7 @@ def inline(sheet: Sheet, name: str, alt: str) -> str:
     text = re.sub(r"url\(#", f"url(#{name}-", text)
     text = text.replace(style.INK, "currentColor").replace(style.PAPER, "var(--paper)")
     text = _COLOUR.sub(_variable, text)
+    text = _FAINT.sub(lambda found: f"{found[1]}var(--o{found[2][2:]}, {found[2]})", text)
     opening = re.match(r"<svg[^>]*>", text)
     assert opening is not None, "matplotlib wrote no svg element"
     box = re.search(r'viewBox="([^"]+)"', opening.group(0))
@@ -181,9 +185,14 @@ def inline(sheet: Sheet, name: str, alt: str) -> str:
 
 
 def dark_colours(page: str) -> str:
-    """Return what a dark page's style has to say of the colours of its figures: --c2a7fb8:#4aa3de; and so on."""
+    """Return what a dark page's style has to say of the colours of its figures: --c2a7fb8:#4aa3de; and so on.
+
+    What is faint on white is hardly to be seen on near-black: bands and dots are less transparent there (--o16:0.288;).
+    """
     used = sorted(set(re.findall(r"var\(--c([0-9a-f]{6}),", page)))
-    return "".join(f"--c{colour}:{style.dark('#' + colour)};" for colour in used)
+    faint = sorted(set(re.findall(r"var\(--o(\d+),", page)))
+    lifted = "".join(f"--o{digits}:{LIFT * float('0.' + digits):.3g};" for digits in faint)
+    return "".join(f"--c{colour}:{style.dark('#' + colour)};" for colour in used) + lifted
 
 
 def _variable(found: re.Match[str]) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BINS = 6
+LEAST_STEP = 1.1
+"""Runs whose compute differs by less than this factor are of one step: runs of one budget differ by rounding alone."""
 
 
 def figure(fit: Fit) -> Figure | None:
@@ -53,7 +55,7 @@ def draw(ax: Axes, cuts: Sequence[Cut]) -> Axes:
     for cut, colour in zip(cuts, ramp(len(cuts)), strict=True):
         x, y = [c / cut.flops for c, _ in cut.runs], [100 * e for _, e in cut.runs]
         means = [(factor, 100 * error) for factor, error in running_means(cut)]
-        ax.plot(x, y, "o", ms=2.5, mfc=colour, mec="none", alpha=0.3, zorder=2)
+        ax.plot(x, y, "o", ms=3, mfc=colour, mec="none", alpha=0.45, zorder=2)
         ax.plot(*zip(*means, strict=True), color=colour, linewidth=1.6, marker="o", ms=3.5, zorder=3,
                 label=numbers.power(cut.flops))  # fmt: skip
     low, high = errors[len(errors) // 50], errors[-1 - len(errors) // 50]
@@ -96,7 +98,7 @@ def running_means(cut: Cut) -> list[tuple[float, float]]:
 def _binned(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
     """Return means over equal steps of ln x, of steps that hold a point."""
     low, high = math.log(min(x)), math.log(max(x))
-    width = max((high - low) / BINS, 1e-9)
+    width = max((high - low) / BINS, math.log(LEAST_STEP))
     groups: dict[int, list[int]] = {}
     for i, value in enumerate(x):
         groups.setdefault(min(BINS - 1, int((math.log(value) - low) / width)), []).append(i)

@@ -58,7 +58,7 @@ def dark(colour: str) -> str | None:
     """Return the partner of one of our colours on a dark page; None of any other colour.
 
     >>> dark(BLUE), dark(LIGHT_RAMP[0]), dark("#123456")
-    ('#4aa3de', '#3a35c6', None)
+    ('#4aa3de', '#5a42cc', None)
     """
     if colour in _DARK:
         return _DARK[colour]

@@ -22,14 +22,14 @@ QUOTED = "constants=" + ",".join(f"{name}:{value}" for name, value in BESIROGLU.
 ROUNDED = {"E": 1.8, "A": 400.0, "B": 2000.0, "alpha": 0.34, "beta": 0.367}
 SAID = """\
 law       L = 1.81722 + 477.826/N^0.34731 + 2143.42/D^0.367172 nats per token
-budget    5.76e23 FLOPs; 400K GPU-hours at 4e14 FLOP/s a GPU
+budget    5.76e23 FLOPs; 400K device-hours at 4e14 FLOP/s a device
 
 training-only: all of the budget is training
   parameters            73.2B
   tokens                1.31T
   tokens per parameter  17.9
   loss [nats per token] 1.974
-  GPU-hours             400K
+  device-hours          400K
   shape, deep           115 layers x 7296 channels, 57 heads: 73.5B
   shape, balanced       83 layers x 8576 channels, 67 heads: 73.3B
   shape, wide           66 layers x 9600 channels, 75 heads: 73B
@@ -39,7 +39,7 @@ over-trained: 4x the optimal tokens per parameter, the same budget
   tokens                2.62T
   tokens per parameter  71.7
   loss [nats per token] 1.979
-  GPU-hours             400K
+  device-hours          400K
   shape, deep           92 layers x 5760 channels, 45 heads: 36.6B
   shape, balanced       66 layers x 6784 channels, 53 heads: 36.5B
   shape, wide           50 layers x 7808 channels, 61 heads: 36.6B
@@ -50,7 +50,7 @@ inference: the loss of training-only, and 10T tokens served
   tokens per parameter  107
   loss [nats per token] 1.974
   training and serving  7.6e23 FLOPs and 6.9e23 FLOPs
-  GPU-hours             531K
+  device-hours          531K
   shape, deep           90 layers x 5632 channels, 44 heads: 34.3B
   shape, balanced       65 layers x 6656 channels, 52 heads: 34.6B
   shape, wide           50 layers x 7552 channels, 59 heads: 34.2B
@@ -62,7 +62,7 @@ limited data: 100B distinct tokens, repeated as often as it helps
   tokens per parameter  42.3
   loss [nats per token] 2.012
   epochs                20.2
-  GPU-hours             400K
+  device-hours          400K
   shape, deep           97 layers x 6400 channels, 50 heads: 47.7B
   shape, balanced       72 layers x 7424 channels, 58 heads: 47.6B
   shape, wide           56 layers x 8448 channels, 66 heads: 48B
@@ -108,13 +108,13 @@ def test_the_plan_of_published_constants_word_for_word(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        (["gpu_hours=2", "mfu=40%", "peak=1e15"], "budget    2.88e18 FLOPs; 2 GPU-hours at 4e14 FLOP/s a GPU"),
+        (["gpu_hours=2", "mfu=40%", "peak=1e15"], "budget    2.88e18 FLOPs; 2 device-hours at 4e14 FLOP/s a device"),
         (["gpu_hours=1", "mfu=0.5", "peak=6.1938e14"],
-         "budget    1.11e18 FLOPs; 1 GPU-hours at 3.1e14 FLOP/s a GPU"),
+         "budget    1.11e18 FLOPs; 1 device-hours at 3.1e14 FLOP/s a device"),
         (["params_opt=73190499890"], "budget    5.76e23 FLOPs"),
         (["budget=3e20"], "budget    3e20 FLOPs"),
         (["gpu_hours=1000", "mfu=0.5", "peak=989e12"],
-         "budget    1.78e21 FLOPs; 1K GPU-hours at 4.94e14 FLOP/s a GPU"),
+         "budget    1.78e21 FLOPs; 1K device-hours at 4.94e14 FLOP/s a device"),
     ],
 )  # fmt: skip
 def test_a_budget_is_set_in_three_ways(given: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,7 +236,7 @@ def test_intervals_are_of_the_draws_and_points_of_the_first_row() -> None:
     alone, *_ = made(basis(law=Closed(np.array([list(BESIROGLU.values())])))).options
     assert alone.intervals["params"] is None
     shown = text(found).splitlines()
-    assert shown[1].startswith("budget    1e22 FLOPs, 10x the largest run; 27.8K GPU-hours at 1e14 FLOP/s a GPU")
+    assert shown[1].startswith("budget    1e22 FLOPs, 10x the largest run; 27.8K device-hours at 1e14 FLOP/s a device")
     assert shown[4] == f"  parameters            {shown[4].split()[1]}  ({shown[4].split('(')[1]}"
     assert " to " in shown[4]
 

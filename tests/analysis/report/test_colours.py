@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from analysis.report.figures import canvas, style
@@ -103,9 +104,9 @@ def test_few_budgets_differ_at_a_glance(count: int) -> None:
 
 
 def test_every_line_stands_out_from_its_page() -> None:
-    for colours, paper in zip(schemes(12), (style.PAPER, "#14181d"), strict=True):
+    for colours, paper, least in zip(schemes(12), (style.PAPER, "#14181d"), (20, 30), strict=True):
         page = lab(linear(paper))[0]
-        assert min(abs(lab(linear(colour))[0] - page) for colour in colours) > 20
+        assert min(abs(lab(linear(colour))[0] - page) for colour in colours) > least
 
 
 def test_a_dark_page_sets_the_colours_of_its_figures_anew() -> None:
@@ -115,3 +116,17 @@ def test_a_dark_page_sets_the_colours_of_its_figures_anew() -> None:
     page = " ".join(f"var(--c{colour[1:]}, {colour})" for colour in (style.BLUE, colours[0], style.BLUE))
     said = f"--c{colours[0][1:]}:{style.dark(colours[0])};", f"--c{style.BLUE[1:]}:{style.dark(style.BLUE)};"
     assert canvas.dark_colours(page) == "".join(said)
+
+
+def test_bands_and_crowds_of_dots_are_less_transparent_on_a_dark_page() -> None:
+    def draw(ax: Axes) -> Axes:
+        ax.axvspan(0.2, 0.4, color=style.BLUE, alpha=0.14, linewidth=0)
+        ax.plot([0.1], [0.2], "o", mfc=style.BLUE, mec="none", alpha=0.3)
+        ax.axhline(0.5, color=style.BLUE, alpha=0.25)
+        ax.axvspan(0.6, 0.8, color=style.BLUE, alpha=0.8, linewidth=0)
+        return ax
+
+    (panel,) = canvas.Figure("one", "One", "", (canvas.Panel("one", "", draw),), canvas.Table((), ())).inline()
+    assert "opacity: var(--o14, 0.14)" in panel and "fill-opacity: var(--o3, 0.3)" in panel
+    assert "stroke-opacity: 0.25" in panel and "opacity: 0.8" in panel, "lines and what is hardly transparent stay"
+    assert canvas.dark_colours(panel).endswith("--o14:0.252;--o3:0.54;")

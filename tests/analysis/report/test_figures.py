@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.report.figures import backtest, canvas, curves, data, frontier, law, loss, paper, style, valleys
+from analysis.report.figures import backtest, canvas, curves, data, fan, frontier, law, loss, paper, style, valleys
 from analysis.report.figures.along import along
 from analysis.report.figures.canvas import Figure
 from analysis.values import study_result
 from analysis.values.blocks import Identified
-from analysis.values.study_result import Fit
+from analysis.values.study_result import Cut, Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -537,3 +537,10 @@ def test_drawing_leaves_no_global_state() -> None:
         "assert 'matplotlib.pyplot' not in sys.modules and 'pandas' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900)
+
+
+def test_runs_of_one_budget_are_one_mean_of_the_fan_however_their_exact_compute_differs() -> None:
+    budget = tuple((3e12 * (1 + 1e-5 * i), 0.01 * i) for i in range(5))
+    ((factor, error),) = fan.running_means(Cut(1e12, 15, 0.4, 0.0, budget))
+    assert (factor, error) == (pytest.approx(3.0, rel=1e-4), pytest.approx(0.02))
+    assert len(fan.running_means(Cut(1e12, 15, 0.4, 0.0, (*budget, (9e12, 0.1))))) == 2

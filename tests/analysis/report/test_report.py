@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.report import formula
+from analysis.laws.registry import FORMS
+from analysis.report import formula, sentences
 from analysis.report.__main__ import main, parse
 from analysis.report.figures import canvas, frontier, paper, registry
 from analysis.report.figures.data import Row, read_rows
@@ -369,3 +370,16 @@ def test_help_imports_nothing_heavy() -> None:
         "heavy = {'matplotlib', 'pandas', 'numpy', 'scipy'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900, stdout=subprocess.DEVNULL)
+
+
+def test_indices_sums_and_sizes_are_typeset() -> None:
+    text = formula.law("L_0 + A S^-alpha - B sum_k (eta_(k-1) - eta_k)", {})
+    assert text == ("L<sub>0</sub> + A S<sup>−α</sup> − B Σ<sub>k</sub> (η<sub>k−1</sub> − η<sub>k</sub>)")
+    assert formula.symbol("beta (25M)") == "β (25M)" and formula.symbol("L_0 (25M)") == "L<sub>0</sub> (25M)"
+
+
+def test_a_law_that_was_asked_for_says_what_it_gives() -> None:
+    named = {form.name for form in FORMS.values() if form.target != "loss"}
+    assert named <= sentences.TARGETS.keys(), "laws of anything but the loss"
+    assert sentences.side({"approach": "learning_rate"}) == "learning rate = "
+    assert sentences.side({"approach": "surface"}) == "loss = " and sentences.side({"approach": "mine"}) == ""

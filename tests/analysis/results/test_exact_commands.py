@@ -84,6 +84,9 @@ TEXT = [
     "             held out: worse",
     "farseer           -       -       -        -        -   -         -",
     "             not fitted: too few rows",
+    "",
+    "behind    AICc above the best law's; weight: Akaike's, of AICc; k: fitted constants",
+    "held out  mean |error| of the largest fifth of the runs, predicted from the others",
 ]
 
 

@@ -102,3 +102,7 @@ def test_counts_read_back_within_their_rounding(value: float) -> None:
     text = numbers.count(value, 3)
     read = float(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else float(text)
     assert read == pytest.approx(value, rel=0.0051)
+
+
+def test_what_rounding_leaves_of_zero_is_zero() -> None:
+    assert numbers.settled(-6.7e-15) == 0.0 and numbers.settled(1e-6) == 1e-6 and numbers.settled(None) is None
