@@ -21,6 +21,7 @@ from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, params
 
 CPU_FLOPS = 2.0e10
+"""Of a free core: models of 10K to 200K parameters measure 0.3e10 to 0.9e10 where two cores have other work."""
 GPU_FLOPS = 1.5e14
 MAX_MEASURED = 500
 
@@ -83,10 +84,12 @@ def speed(folder: StudyFolder, config: RunConfig, cluster: ClusterConfig) -> Spe
     ranks = max(1, cluster.nodes * (cluster.gpus_per_node if gpu else cluster.tasks_per_node))
     measured = _measured(folder, "cuda" if gpu else "cpu")
     if measured:
-        return Speed(measured, 0.0, f"as measured by {len(measured)} finished runs of this study", ranks)
+        by = numbers.counted(len(measured), "finished run")
+        return Speed(measured, 0.0, f"as measured by {by} of this study", ranks)
     unit, each = ("GPU", GPU_FLOPS) if gpu else ("core", CPU_FLOPS)
     rate = each * (1 if gpu else max(1, config.runtime.threads))
-    why = f"assuming {numbers.scientific(each)} FLOP/s a {unit}, until a run of this study has been timed"
+    slower = "" if gpu else " with nothing else to do (small models on a busy one take up to seven times as long)"
+    why = f"assuming {numbers.scientific(each)} FLOP/s a {unit}{slower}, until a run of this study has been timed"
     return Speed((), rate, why, ranks)
 
 

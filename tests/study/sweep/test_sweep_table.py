@@ -113,7 +113,7 @@ def test_speed_is_measured_by_finished_runs_of_that_device(tmp_path: Path) -> No
     folder.run("c").outcome.write_text("{torn")
     found = speed(folder, RunConfig(), ClusterConfig())
     assert found.measured == ((1000, 3e9),)
-    assert "1 finished runs" in found.why
+    assert "1 finished run of" in found.why
     gpu = speed(folder, RunConfig(runtime=RuntimeConfig(device="cuda")), ClusterConfig())
     assert gpu.measured == ((1000, 3e15),)
 
@@ -129,8 +129,8 @@ def test_without_finished_runs_it_is_an_assumption_per_core_or_gpu(tmp_path: Pat
     folder = StudyFolder(tmp_path)
     cpu = speed(folder, RunConfig(runtime=RuntimeConfig(threads=2)), ClusterConfig())
     gpus = speed(folder, RunConfig(), ClusterConfig(nodes=2, gpus_per_node=8))
-    assert "a core" in cpu.why
-    assert "a GPU" in gpus.why
+    assert "a core with nothing else to do (small models on a busy one take up to seven times as long)" in cpu.why
+    assert "a GPU, until" in gpus.why, "nobody shares a GPU that a job was given"
     assert gpus.assumed / 16 > cpu.assumed / 2
 
 
