@@ -129,10 +129,11 @@ def approaches(fit: Fit) -> Html:
             none = f"no interval: {sentences.no_interval({**said, 'recommendation': {'approach': name}})}"
             cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
         rows.append(cells)
-    head = ["approach", "parameters N", "tokens D", f"loss [{fit.kinds.loss}]"]
+    head = ["approach", "N", "D", "loss"]
     told = "; ".join(f"{name}: {IN_WORDS[name]}" for name in _recommended_first(plan) if name in IN_WORDS)
+    units = f"N in parameters, D in tokens, loss in {fit.kinds.loss}."
     title = join(
-        tag("h3", "What each approach recommends"), tag("p", f"{told[:1].upper()}{told[1:]}.", class_="caption")
+        tag("h3", "What each approach recommends"), tag("p", f"{told[:1].upper()}{told[1:]}. {units}", class_="caption")
     )
     return join(title, table(head, rows, ["whole", "number", "number", "number"], "recommendations by approach"))
 
