@@ -12,12 +12,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from train.spec import counts
 from train.spec.config import SCIENTIFIC, ModelConfig, RunConfig
 from train.spec.from_mapping import read
 from train.spec.later import filled, without
+
+T = TypeVar("T")
 
 
 def canonical(config: Mapping[str, Any]) -> str:
@@ -54,18 +56,36 @@ def matmul_params_of(model: str, data: str) -> int:
 
 
 def _model(section: str) -> ModelConfig:
-    """Return the model by the JSON of its section."""
-    return ModelConfig(**_values(filled(json.loads(section), ModelConfig)))
+    """Return the model by the JSON of its section. ValueError as of `run_config`."""
+    said = filled(json.loads(section), ModelConfig)
+    try:
+        return ModelConfig(**_values(said))
+    except TypeError:
+        return _read(ModelConfig, said, "model")
+
+
+def _read(kind: type[T], said: Mapping[str, Any], where: str = "") -> T:
+    """Return what a frozen config says, read with every check; ValueError says which code knows what it says."""
+    try:
+        return read(kind, said, where)
+    except ValueError as error:
+        raise ValueError(
+            f"a point of this study was frozen by other code ({error}): use the code that made it, of which the "
+            "study's folder code has the commit and the changes"
+        ) from None
 
 
 def run_config(config: Mapping[str, Any]) -> RunConfig:
-    """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
+    """Return the config of a line we wrote: built directly, and read with every check if it does not fit.
+
+    ValueError where this code does not know a key or a value, as where a point was frozen by a later version.
+    """
     hints, config = _hints(), filled(config)
     try:
         parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
         return RunConfig(**parts)
     except (TypeError, KeyError):
-        return read(RunConfig, config)
+        return _read(RunConfig, config)
 
 
 @cache

@@ -115,3 +115,14 @@ def test_a_point_has_branches_where_another_goes_on_from_it(tmp_path: Path) -> N
     branch = point(replace(resolved(seed=2), schedule=replace(resolved().schedule, parent=f"{trunk.key}@4096")))
     append_points(study, [trunk, branch])
     assert (has_branches(study, trunk.key), has_branches(study, branch.key)) == (True, False)
+
+
+@pytest.mark.parametrize("asked", ["config", "params", "flops_per_token"])
+def test_a_point_frozen_by_other_code_says_so(asked: str) -> None:
+    raw = asdict(resolved())
+    raw["model"]["norm"] = "layer"
+    later = Point("0" * 12, json.dumps(raw, separators=(",", ":")))
+    with pytest.raises(
+        ValueError, match=r"frozen by other code \(unknown key 'model.norm': .*: use the code that made it"
+    ):
+        getattr(later, asked)
