@@ -258,7 +258,9 @@ def grid(choices: Mapping[str, Sequence[Setting]]) -> list[dict[str, Setting]]:
 
 
 def _check(low: float, high: float, log: bool) -> None:
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"interval({low}, {high}) must be between two finite numbers")
+    if low > high:
         raise ValueError(f"interval({low}, {high}) is empty: the first number must be the smaller one")
     if log and low <= 0:
         raise ValueError(f"interval({low}, {high}) on a logarithmic scale must start above zero")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 UNQUOTED = re.compile(r"[^\w\s/\\+.$%*@?|:,=()\[\]{}-]", re.ASCII)
 """A sign that Hydra's grammar knows in quotes only."""
 
+
+TOLD = {
+    r"Multiple values for ([\w/]+)\.": r"+\1=… adds what a config has already: write \1=OPTION",
+    r"Interpolation key '([^']*)' not found\s+full_key: (\S+)": (
+        r"\2 refers to ${\1}, which is no key: name one in full, as ${model.width}"
+    ),
+    r'resolving interpolation: "?(.*?)"?\s+full_key: (\S+)': r"\2 cannot be resolved: \1",
+}
+"""What Hydra and OmegaConf say of values, and how it is said here."""
 
 SHORTEST = 3
 """Letters that a word needs for a longer one to be taken for it."""
@@ -74,6 +84,25 @@ def check_nothing_removed(overrides: Iterable[Override]) -> None:
         )
 
 
+def check_listed(override: Override) -> None:
+    """Raise ValueError for a range without values that can be listed, and for a glob that no option fits."""
+    from hydra.core.override_parser.types import Glob, RangeSweep
+
+    value, line = override.value(), override.input_line or ""
+    if isinstance(value, RangeSweep):
+        if not all(math.isfinite(one) for one in (value.start, value.stop, value.step) if one is not None):
+            raise ValueError(f"{line}: start, stop and step of a range must be finite numbers")
+        if value.step == 0:
+            raise ValueError(f"{line}: the step of a range must not be 0")
+    if isinstance(value, Glob):
+        group, loader = override.key_or_group, override.config_loader
+        options = [] if loader is None else loader.get_group_options(group)
+        if not options:
+            raise ValueError(f"{line}: a glob is over the options of a group, and {group} has none: list its values")
+        if not value.filter(options):
+            raise ValueError(f"{line} fits no option of {group}: there are {', '.join(sorted(options))}")
+
+
 def _values(override: Override) -> list[Any]:
     """Return the value that an override gives, or all that it lists after -m; nothing of a deletion or a range."""
     if override.is_delete():
@@ -101,13 +130,16 @@ def from_hydra(error: BaseException) -> str:
         r"(?:Could not override|Could not delete from config\.|Error merging override) '?\+*([\w./@]+)", text
     ):
         known = [*valid_keys(), *(part.path for part in sections())]
+        if "To append to your default list use" in text:
+            return f"{found[1]}= is a group that is added to a config: write +{found[1]}=OPTION"
         if not found[1].startswith("hydra.") and found[1] not in known:
             return unknown_key(found[1])
     if found := re.search(r"Cannot find primary config '([^']+)'", text):
         return f"--config-name={found[1]}: there is no such config; --config-dir DIR names the folder that holds it"
     if "OverrideParse" in type(error).__name__:
         return unreadable(str(getattr(error, "override", "")))
-    return _first_lines(text)
+    told = (found.expand(ours) for said, ours in TOLD.items() if (found := re.search(said, text)))
+    return next(told, _first_lines(text))
 
 
 def from_system(error: OSError) -> str | None:

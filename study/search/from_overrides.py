@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep
 
 from study.config.dotted import flat
+from study.config.errors import check_listed
 from study.config.schema import StudyConfig
 from study.executors import load
 from study.search.settings import Settings, described
@@ -22,6 +23,9 @@ from train.spec.config import RunConfig
 SEARCHED = ("model", "batch", "optim", "schedule", "precision")
 """Sections whose keys may be searched over: not the data nor the budget, by which trials are compared."""
 
+
+TAGS = ("log", "ordered")
+"""What a tag may say of a list or a range: a logarithmic scale, values whose neighbours are near."""
 
 WORKERS = 4
 """Default number of workers, or of concurrent jobs, of a search on SLURM."""
@@ -52,7 +56,11 @@ def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], dict[str,
             raise ValueError(
                 f"{override.input_line}: a search is over keys of {', '.join(SEARCHED)}, such as optim.lr, not {key}"
             )
-        found[key] = _domain(override)
+        check_listed(override)
+        try:
+            found[key] = _domain(override)
+        except ValueError as error:
+            raise ValueError(f"{override.input_line}: {error}") from None
         said = [tag for tag in getattr(override.value(), "tags", ()) if "=" in tag]
         if len(said) > 1:
             raise ValueError(f"{override.input_line}: give one condition for the key, not {' and '.join(sorted(said))}")
@@ -231,7 +239,12 @@ def _check_population(space: Mapping[str, Domain], members: int) -> None:
 
 def _domain(override: Override) -> Domain:
     value = override.value()
-    log = "log" in getattr(value, "tags", set())
+    if isinstance(value, Glob):
+        raise ValueError("a search takes no glob: list the values, or give a range")
+    tags: set[str] = getattr(value, "tags", set())
+    if unknown := sorted(tag for tag in tags if tag not in TAGS and "=" not in tag):
+        raise ValueError(f"tag {unknown[0]} is not known: take {' or '.join(TAGS)}, or a condition, as optim.name=muon")
+    log = "log" in tags
     if isinstance(value, IntervalSweep):
         assert value.start is not None and value.end is not None
         return Interval(float(value.start), float(value.end), log)
@@ -241,7 +254,7 @@ def _domain(override: Override) -> Domain:
             return Integers(int(start), int(stop) - 1, log)
         return Choice(tuple(_plain(item) for item in value.range()), ordered=True)
     assert isinstance(value, ChoiceSweep), "a list after -m"
-    return Choice(tuple(_plain(item) for item in value.list), ordered="ordered" in getattr(value, "tags", set()))
+    return Choice(tuple(_plain(item) for item in value.list), ordered="ordered" in tags)
 
 
 def _plain(value: Any) -> Setting:

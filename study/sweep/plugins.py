@@ -22,6 +22,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from study.config.compose import Composer, HydraSource
+from study.config.errors import check_listed
 from study.config.schema import defaults
 from study.planning.designs import expand
 from study.sweep import former_rules
@@ -184,6 +185,7 @@ def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
         if not override.is_sweep_override():
             lists[key] = [f"{key}={override.get_value_element_as_str()}" if "=" in _line(override) else key]
         elif override.is_discrete_sweep():
+            check_listed(override)
             values = itertools.islice(override.sweep_string_iterator(), MOST + 1)
             lists[key] = [f"{key}={value}" for value in values]
             if not lists[key]:

@@ -14,8 +14,8 @@ from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, d
     ("low", "high", "log", "said"),
     [
         (2, 1, False, "is empty"),
-        (0, math.inf, False, "is empty"),
-        (math.nan, 1, False, "is empty"),
+        (0, math.inf, False, "two finite numbers"),
+        (math.nan, 1, False, "two finite numbers"),
         (0, 1, True, "must start above zero"),
         (-1, 1, True, "must start above zero"),
     ],

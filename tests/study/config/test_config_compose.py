@@ -182,6 +182,20 @@ def test_choice_and_repeated_keys() -> None:
     assert parsed("~optim.lr", "+seed=1") == [("~optim.lr", "+seed=1")]
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("seed=range(nan)", r"seed=range\(nan\): start, stop and step of a range must be finite numbers"),
+        ("seed=range(0,9,0)", r"seed=range\(0,9,0\): the step of a range must not be 0"),
+        ("seed=range(5,1)", "the stop must be the larger one"),
+        ("seed=glob(*)", "a glob is over the options of a group, and seed has none: list its values"),
+    ],
+)
+def test_a_list_without_values_says_why(line: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parsed(line)
+
+
 def test_an_interval_is_refused_for_a_grid() -> None:
     with pytest.raises(ValueError, match=r"optim\.lr=interval\(0\.1,1\) is a continuous range"):
         parsed("optim.lr=interval(0.1,1)")

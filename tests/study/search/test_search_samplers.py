@@ -148,6 +148,11 @@ def test_a_domain_is_what_its_description_says(domain: Domain) -> None:
             'optim.momentum=tag("optim.name=muon","optim.lr=1",interval(0,1))',
             "give one condition for the key, not optim.lr=1 and optim.name=muon",
         ),
+        ("optim.lr=tag(lgo,interval(1e-4,1e-2))", "optim.lr=tag.*: tag lgo is not known: take log or ordered"),
+        ("optim.lr=interval(1e-4,inf)", r"^optim.lr=interval.*must be between two finite numbers"),
+        ("model.width=range(0,inf)", r"model.width=range\(0,inf\): start, stop and step of a range must be finite"),
+        ("optim.lr=range(1e-4,1,nan)", "start, stop and step of a range must be finite"),
+        ("model.position=glob(*)", "model.position has none: list its values"),
     ],
 )
 def test_conditions_that_cannot_hold_are_named(line: str, said: str) -> None:

@@ -596,3 +596,32 @@ def test_a_key_that_is_given_twice_is_said_with_what_counts() -> None:
         "model.width is given twice: +model.width=96 counts, model.width=64 does not",
         "model is given twice: model=small counts, model=tiny does not",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-m schedule=glob(zz*)", "schedule=glob(zz*) fits no option of schedule: there are constant, cosine, "),
+        ("+schedule=linear", "+schedule=… adds what a config has already: write schedule=OPTION"),
+        ("model.width=${nope}", "model.width refers to ${nope}, which is no key: name one in full"),
+        ("model.width=${oc.env:NO_SUCH}", "model.width cannot be resolved: Environment variable 'NO_SUCH' not found"),
+        ("--config-dir own experiment=small", "experiment= is a group that is added to a config: write +experiment="),
+    ],
+)
+def test_what_hydra_understands_and_nobody_means(
+    words: str, said: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "own/experiment").mkdir(parents=True)
+    (here / "own/experiment/small.yaml").write_text("# @package _global_\nmodel: {width: 32, layers: 1}\n")
+    assert main(["study.name=a", "dry_run=true", *words.split()]) == 2
+    assert said in capfd.readouterr().err
+    assert not (here / "runs").exists()
+
+
+def test_a_glob_is_over_the_options_of_a_folder_of_ones_own(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "own/experiment").mkdir(parents=True)
+    for width in (32, 64):
+        text = f"# @package _global_\nmodel: {{width: {width}, layers: 1}}\n"
+        (here / f"own/experiment/of{width}.yaml").write_text(text)
+    assert main(["--config-dir", "own", "study.name=a", "dry_run=true", "-m", "+experiment=glob(of*)"]) == 0
+    assert "Study a: 2 points" in capfd.readouterr().out
