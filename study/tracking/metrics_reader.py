@@ -21,6 +21,8 @@ from study.records.metric_names import LOG_FLOPS, TOKENS, metric_name
 CHUNK = 1 << 20
 END_BYTES = 40
 """So many of the last bytes read are remembered: of a record they are numbers that another one would not repeat."""
+MOST = 2**63 - 1
+"""The largest step or time that MLflow's stores keep."""
 _ROLLBACK = b'"rollback"'
 
 
@@ -106,7 +108,7 @@ def _record(line: bytes, before: Position, rollbacks: Sequence[tuple[int, int]],
     passed = replace(before, offset=offset, end=end)
     try:
         entry = json.loads(line)
-        path, kind, step = recorded.path_of(entry), str(entry["kind"]), int(entry["step"])
+        path, kind, step = recorded.path_of(entry), str(entry["kind"]), _storable(int(entry["step"]))
         values = _values(entry, kind, step)
         begun = recorded.goings_back([entry])
         if path < before.path or (path == before.path and (begun or step <= before.steps.get(kind, -1))):
@@ -140,4 +142,11 @@ def _values(entry: Mapping[str, Any], kind: str, step: int) -> list[Value]:
 
 
 def _stamp(entry: Mapping[str, Any]) -> int:
-    return round(float(entry["time"]) * 1000)
+    return _storable(round(float(entry["time"]) * 1000))
+
+
+def _storable(number: int) -> int:
+    """Return a number that a store keeps in 64 bits; OverflowError for another, which stops no run's values."""
+    if abs(number) > MOST:
+        raise OverflowError(number)
+    return number

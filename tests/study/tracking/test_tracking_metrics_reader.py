@@ -1,3 +1,4 @@
+import json
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +52,16 @@ def test_a_line_that_is_nested_too_deep_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"rollback":' * 5000 + "\n" + record("train", 1, loss=2.5))
     assert [one.readable for one in records(path, Position())] == [False, True]
+
+
+@pytest.mark.parametrize("wrong", [{"step": 1e30}, {"step": 2**63}, {"step": -(10**25)}, {"time": 1e300}])
+def test_a_line_that_no_store_can_keep_stops_no_other(tmp_path: Path, wrong: dict[str, float]) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [{**json.loads(record("train", 1, loss=3.0)), **wrong}, json.loads(record("train", 2, loss=2.5))]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = list(records(path, Position()))
+    assert [one.readable for one in read] == [False, True]
+    assert read[-1].position.steps == {"train": 2}
 
 
 def test_unreadable_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
