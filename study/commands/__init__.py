@@ -57,6 +57,17 @@ exit codes:
   130 stopped by Ctrl-C"""
 
 
+class Joined(argparse.Action):
+    """Keep every value of an option that is given again, with commas, as in one list."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """Add a value."""
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
 class Command(Protocol):
     """What a command's module offers; with sub-commands also `about(words)`, the help on the one that words name."""
 
@@ -91,7 +102,7 @@ def add_point(parser: argparse.ArgumentParser) -> None:
 
 def add_selection(parser: argparse.ArgumentParser, default: str, help: str) -> None:
     """Add the options that choose points: by state, by key, by values of their configs."""
-    parser.add_argument("--state", metavar="STATES", help=f"{help}; default: {default}")
+    parser.add_argument("--state", metavar="STATES", action=Joined, help=f"{help}; default: {default}")
     add_point(parser)
     parser.add_argument(
         "--where",

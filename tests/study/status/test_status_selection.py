@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from study.commands import add_selection
 from study.records.point import Point
 from study.status.selection import by_key, choose, parse_states, selected
 from study.status.states import PointState, PointStatus
@@ -30,6 +31,10 @@ def keys(default: str = "all", **given: Any) -> list[str]:
 def test_states_are_a_list_and_all_is_every_one() -> None:
     assert parse_states("failed, running,") == {"failed", "running"}
     assert parse_states("failed,all") == frozenset(PointState)
+    parser = argparse.ArgumentParser()
+    add_selection(parser, "failed", "states")
+    assert parser.parse_args(["--state", "failed", "--state", "cancelled,running"]).state == "failed,cancelled,running"
+    assert parser.parse_args([]).state is None
     with pytest.raises(ValueError, match=r"--state 'done' is not a state: choose among .*completed.*, or all"):
         parse_states("failed,done")
 
