@@ -191,12 +191,13 @@ def fill(model: Transformer, found: Checkpoint) -> None:
 
 def _drawn(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
     """Return a token drawn from logits (vocab_size,)."""
-    if temperature == 0:
+    if temperature < torch.finfo(logits.dtype).tiny:  # 0, or 0 in this format
         return int(logits.argmax())
     if top_k is not None and top_k < len(logits):
         lowest = logits.topk(top_k).values[-1]
         logits = logits.masked_fill(logits < lowest, -torch.inf)
-    return int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator))
+    # The largest is taken off first: divided by a temperature near 0, it would overflow.
+    return int(torch.multinomial(((logits - logits.max()) / temperature).softmax(-1), 1, generator=generator))
 
 
 if __name__ == "__main__":

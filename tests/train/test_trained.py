@@ -81,6 +81,8 @@ def test_the_likeliest_text_is_that_of_the_whole_forward_pass(loaded: TrainedMod
     if ids[0] in made:
         made = made[: made.index(ids[0])]
     assert loaded.sample("a", tokens=5, temperature=0) == loaded.decode(made)
+    assert loaded.sample("a", tokens=5, temperature=1e-300) == loaded.decode(made)
+    assert loaded.sample("a", tokens=5, temperature=1e-37) == loaded.decode(made)
 
 
 def test_a_seed_gives_the_same_text_again(loaded: TrainedModel) -> None:
