@@ -68,16 +68,19 @@ def score(
     """Return the errors of a fit's law on the used rows of a tidy frame that are not among the `fitted` ones.
 
     With `unique_tokens`, the law is read for text of so many distinct tokens, which wear out as they are repeated.
-    Raises ValueError where the fit has no law of the loss, the rows' kinds are others than the fit's, or all are known.
+    Raises ValueError where the fit has no law of the loss, no row is used, the rows' kinds are others than the fit's,
+    or all are known.
     """
     import numpy as np
 
     from analysis.approaches import optimum
+    from analysis.inputs.frame import none_left
     from analysis.results.predicted import with_prediction, with_repeats
 
     good = frame[frame["used"]].reset_index(drop=True)
-    if len(good):
-        _refuse_kinds(fit.kinds, good)
+    if not len(good):
+        raise ValueError(none_left(frame, "score"))
+    _refuse_kinds(fit.kinds, good)
     known = np.zeros(len(good), dtype=bool) if fitted is None else _known(good, fitted[fitted["used"]])
     if unique_tokens is None:
         new = with_prediction(fit, good[~known])
@@ -85,7 +88,7 @@ def score(
         new = with_repeats(fit, good[~known], unique_tokens, repeats or optimum.Repeats())
     new = new[np.isfinite(new["predicted"])].sort_values("flops", ascending=False, kind="stable")
     if not len(new):
-        why = "the fit has seen all of them" if len(good) and known.all() else "its law gives no loss for them"
+        why = "the fit has seen all of them" if known.all() else "its law gives no loss for them"
         raise ValueError(f"{numbers.counted(len(good), 'row')} to score and {why}: give runs that it was not fitted to")
     names = ("params", "tokens", "flops", "predicted", "loss")
     columns = [new["key"].astype(str), *(new[name].astype(float) for name in names)]

@@ -84,13 +84,18 @@ def checkpoints(frame: pd.DataFrame) -> Rows:
     return _rows(curves, pd.Series(True, index=curves.index))
 
 
+def none_left(frame: pd.DataFrame, to: str) -> str:
+    """Return what to say of a frame without a row that is used: why rows were dropped, and what to do."""
+    counts = ", ".join(f"{n} {code}" for code, n in frame["drop_code"].value_counts().items()) or "no run at all"
+    first = next((str(reason) for reason in frame["drop_reason"] if reason), "")
+    why = f"; the first: {first}" if first else ""
+    return f"there is no finished run to {to} ({counts}){why}. Wait for the study, or fix the rows"
+
+
 def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
     good = frame[mask]
     if not len(good):
-        counts = ", ".join(f"{n} {code}" for code, n in frame["drop_code"].value_counts().items()) or "no run at all"
-        first = next((str(reason) for reason in frame["drop_reason"] if reason), "")
-        why = f"; the first: {first}" if first else ""
-        raise ValueError(f"there is no finished run to fit ({counts}){why}. Wait for the study, or fix the rows")
+        raise ValueError(none_left(frame, "fit"))
     for column, what in ONE_KIND.items():
         if column in COMPARABLE_IN_BITS and (good["loss_unit"] == BITS_PER_BYTE).all():
             continue

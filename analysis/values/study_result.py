@@ -379,13 +379,15 @@ def save(fit: Fit, path: Path) -> None:
 def load(path: Path) -> Fit:
     """Read `fit.json` at `path`; ValueError says what is wrong with it."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ValueError(f"fit={path} does not exist; run python -m analysis.fit runs=... out={path.parent}") from None
     except IsADirectoryError:
         raise ValueError(f"fit={path} is a folder: give the fit in it, fit={path / 'fit.json'}") from None
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"fit={path} is no fit.json ({error}); python -m analysis.fit writes one") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"fit={path} is no fit.json (it holds no object); python -m analysis.fit writes one")
     if value.get("format") != FORMAT:
         raise ValueError(f"{path}: format {value.get('format')!r} is not {FORMAT}; run analysis.fit again")
     value.setdefault("created", _created(path))  # those of earlier versions hold it themselves

@@ -73,6 +73,19 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert score.main(given) == 2
     assert "give loss_unit=nats per token" in capsys.readouterr().err
     assert score.main(["fit=/nowhere/fit.json", f"runs={tmp_path / 't.csv'}"]) == 2
+    table.assign(loss=math.nan).to_csv(tmp_path / "n.csv", index=False)
+    capsys.readouterr()
+    assert score.main([f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / 'n.csv'}"]) == 2
+    assert "there is no finished run to score (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 200_000])
+def test_a_file_that_holds_no_fit_is_refused(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fit.json").write_bytes(content)
+    assert score.main([f"fit={tmp_path / 'fit.json'}", "runs=docs/example-runs.csv"]) == 2
+    assert f"fit={tmp_path / 'fit.json'} is no fit.json (" in capsys.readouterr().err
 
 
 COLUMNS = {"params": 1e6, "tokens": 2e7, "params_kind": "total", "loss_unit": "nats per token", "used": True}
@@ -137,8 +150,10 @@ def test_rows_that_agree_with_a_fitted_one_are_left_out(monkeypatch: pytest.Monk
         score.score(law, table[:1], seen)
     with pytest.raises(ValueError, match="1 row to score and its law gives no loss for them"):
         score.score(law, rows(("none", 1e18, 2.5)))
-    with pytest.raises(ValueError, match="0 rows to score and its law gives no loss"):
-        score.score(law, table.assign(used=False))
+    with pytest.raises(
+        ValueError, match=r"no finished run to score \(2 missing\); the first: no loss. Wait for the study"
+    ):
+        score.score(law, table.assign(used=False, drop_code="missing", drop_reason="no loss"))
 
 
 def test_other_kinds_are_refused_where_both_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
