@@ -32,6 +32,11 @@ class RowState(StrEnum):
     NEW = "new"
     KNOWN = "known"
     COMPLETED = "completed"
+    DIVERGED = "diverged"
+
+
+ENDED = (RowState.COMPLETED, RowState.DIVERGED)
+"""States of which nothing is left to train."""
 
 
 @dataclass(frozen=True)

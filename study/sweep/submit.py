@@ -16,7 +16,7 @@ from study.executors import load
 from study.executors.base import Executor, Site
 from study.executors.prepare_data import gather
 from study.planning import devices, sizing
-from study.planning.estimate import RowState, rows, slots, speed
+from study.planning.estimate import ENDED, RowState, rows, slots, speed
 from study.planning.plan import StudyPlan, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
 from study.planning.written import check_writable, write
@@ -25,6 +25,7 @@ from study.records.corpus import corpus_of, remarks
 from study.records.point import Point
 from study.records.points import known_keys, load_points, resolve_run
 from study.records.settings import reference
+from study.storage.files import read_json
 from study.storage.secrets import refuse_secrets
 from study.sweep.layouts import lay_out
 from study.sweep.table import table
@@ -113,9 +114,13 @@ def _known(plan: StudyPlan) -> dict[str, Point]:
 
 
 def _states(plan: StudyPlan) -> dict[str, RowState]:
-    """Return what is known of the points already: completed, or held by the study."""
-    ended = {key: plan.folder.run(key).outcome.exists() for key in known_keys(plan.folder)}
-    return {key: RowState.COMPLETED if there else RowState.KNOWN for key, there in ended.items()}
+    """Return what is known of the points already: how they ended, or that the study holds them."""
+    found = {}
+    for key in known_keys(plan.folder):
+        outcome = read_json(plan.folder.run(key).outcome)
+        ended = RowState.DIVERGED if outcome and outcome.get("state") == "diverged" else RowState.COMPLETED
+        found[key] = RowState.KNOWN if outcome is None else ended
+    return found
 
 
 def _sized(plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
@@ -135,8 +140,9 @@ def _show(plan: StudyPlan, at_once: int, said: Sequence[str], console: Console, 
     title = f"Study {plan.config.study.name}: {counted(len(plan.points), 'point')} on {cluster.executor}"
     console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, console.width))
     new = sum(row.state == RowState.NEW for row in shown)
-    done = sum(row.state == RowState.COMPLETED for row in shown)
-    text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({done} completed)"
+    done, diverged = (sum(row.state == state for row in shown) for state in ENDED)
+    ended = f"{done} completed" + (f", {diverged} diverged" if diverged else "")
+    text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({ended})"
     twice = plan.asked - len(plan.points)
     console.print(text + (f"; {twice} duplicates dropped." if twice else "."), soft_wrap=True)
     for line in said:

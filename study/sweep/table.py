@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.text import numbers
-from study.planning.estimate import Row, RowState, Speed
+from study.planning.estimate import ENDED, Row, RowState, Speed
 from study.records import lineage
 from study.text import counted, estimate, human, percent, recognised, varying
 
@@ -81,7 +81,7 @@ def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> N
 
 def _caption(rows: Sequence[Row], seconds: Sequence[float], wall: float, at_once: int, speed: Speed) -> str:
     flops, tokens = sum(r.own for r in rows), sum(lineage.own_tokens(r.point.config) for r in rows)
-    left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state != RowState.COMPLETED)
+    left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state not in ENDED)
     text = f"{counted(len(rows), 'point')}: {numbers.flops(flops, 3)}, {human(tokens)} tokens, "
     text += f"{estimate(sum(seconds))} of runs"
     if left < sum(seconds):

@@ -302,6 +302,22 @@ def test_the_same_command_twice_writes_nothing_twice(
     assert "Submitted" not in shown
 
 
+def test_a_point_that_diverged_is_shown_as_that(
+    here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["study=smoke", "cluster=slurm"]) == 0
+    folder = StudyFolder(here / "runs/smoke")
+    first, second = sorted(load_points(folder))[:2]
+    for key, state in ((first, "diverged"), (second, "completed")):
+        folder.run(key).path.mkdir(exist_ok=True)
+        folder.run(key).outcome.write_text(f'{{"format": 1, "state": "{state}"}}')
+    capsys.readouterr()
+    assert main(["study=smoke", "cluster=slurm"]) == 0
+    shown = capsys.readouterr().out
+    assert "0 new, 9 already in" in shown and "(1 completed, 1 diverged)" in shown
+    assert f"{first} diverged" in " ".join(shown.split())
+
+
 def test_reading_the_text_more_than_once_is_said(
     here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
 ) -> None:
