@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import shlex
 from pathlib import Path
 
 from study.commands import add_study
+from study.storage.files import write_atomic
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +31,11 @@ def run(options: argparse.Namespace) -> int:
         curves = from_runs(find_study(options.study, options.runs))
     made = table(curves)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    with options.out.open("wb") as file:
-        np.savez(file, **made.arrays)  # type: ignore[arg-type]
+    content = io.BytesIO()
+    np.savez(content, **made.arrays)  # type: ignore[arg-type]
+    if options.out.is_dir():
+        raise ValueError(f"{options.out} is a folder: name a file in it, such as {options.out / 'curves.npz'}")
+    write_atomic(options.out, content.getvalue())
     rows, columns = made.shape
     print(f"{options.out}: {rows} runs of {made.budget:,} tokens, {columns} columns")
     for why, count in made.left_out.items():

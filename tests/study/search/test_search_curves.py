@@ -58,6 +58,8 @@ def test_runs_become_a_table_that_is_replayed(tmp_path: Path, capsys: pytest.Cap
     study = StudyFolder(tmp_path / "s")
     keys = [finished(study, lr) for lr in (0.1, 0.2, 0.3)] + [finished(study, 0.4, "diverged")]
     finished(study, 0.5, "running")
+    assert main(["export-curves", str(study.path), str(tmp_path)]) == 2
+    assert "is a folder: name a file in it, such as" in capsys.readouterr().err
     assert main(["export-curves", str(study.path), str(tmp_path / "curves.npz")]) == 0
     said = capsys.readouterr().out
     assert "4 runs of 8,192 tokens, 4 columns" in said and "left out: 1 not trained to the end" in said
