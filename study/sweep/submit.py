@@ -49,7 +49,7 @@ def submit(composed: Sequence[Composed]) -> int:
     # What cannot be is said before anything is done.
     refuse_secrets({**asdict(config), "overrides": sorted({o for one in composed for o in one.overrides})}, os.environ)
     resolve(config.tracking.uri, Path.cwd())
-    at_once = slots(config.cluster, config.run())
+    most = slots(config.cluster, config.run())
     _check_folder(config)
     sites = {name: load(name).site() for name in {one.config.cluster.executor for one in composed}}
     found = lay_out(composed, [resolve_run(one.config, one.overrides) for one in composed], console.print)
@@ -68,6 +68,7 @@ def submit(composed: Sequence[Composed]) -> int:
     lineage.check(plan.points, _known(plan))
     _check_weights(plan)
     sized = _sized(plan, sites)
+    at_once = _at_once(most, sized, sites)
     _show(plan, at_once, [*remarks(resolved, corpora), *devices.slow(laid_out), *found.said], console, sites)
     if config.dry_run:
         for name, jobs in sized.items():
@@ -131,6 +132,18 @@ def _sized(plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.
             jobs = sizing.job_specs(plan.folder, points, cluster, sites[cluster.executor])
             found.setdefault(cluster.executor, []).extend(jobs)
     return found
+
+
+def _at_once(most: int, sized: Mapping[str, Sequence[sizing.Sized]], sites: Mapping[str, Site]) -> int:
+    """Return how many points have devices of their own at once: `most`, but no more than jobs or nodes hold."""
+    jobs, room = 0, 0
+    for name, arrays in sized.items():
+        for one in arrays:
+            lanes = one.shape.pack if one.shape.pack_gpus == "own" else 1
+            there = sites[name].jobs_at_once(one.shape)
+            jobs += lanes * one.shape.jobs(len(one.keys))
+            room = max(room, most if there is None else lanes * there)
+    return max(1, min(most, jobs, room)) if sized else most
 
 
 def _show(plan: StudyPlan, at_once: int, said: Sequence[str], console: Console, sites: Mapping[str, Site]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -178,3 +179,23 @@ def test_short_points_of_the_study_share_gpus_that_are_fewer_than_they_are(compo
     assert shapes(node, "runtime.device=cpu", "cluster.gpus_per_node=0")[0][1:] == (1, "own")
     short, longer = shapes(node, "search.budgets=[1e15,1e17]")
     assert short == (5, 2, "mps") and longer == (None, 1, "own"), "those of ten minutes have a GPU each"
+
+
+def test_the_table_says_the_time_with_as_many_at_once_as_there_are_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = "gpu*|2|32|256000|gpu:h200:2|(null)|infinite|1-infinite|idle"
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\necho '{nodes}'\n", encoding="utf-8")
+    (tmp_path / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("Text of which nothing is prepared.\n")
+    words = ["study=isoflop_gpu", "cluster=slurm", "data.source=text", "dry_run=true", "search.budgets=[1e17]"]
+    said = []
+    for more in ([], ["cluster.array_parallelism=3"], ["cluster.auto=[points_per_job]", "search.budgets=[1e15]"]):
+        assert sweep([*words, *more]) == 0
+        said.append(" ".join(capsys.readouterr().out.split()))
+    assert "67 min of runs; 17 min with 4 at once" in said[0], "two nodes of two GPUs"
+    assert "67 min of runs; 22 min with 3 at once" in said[1]
+    assert "40 s of runs; 40 s with 1 at once" in said[2], "in one job, one after the other"
