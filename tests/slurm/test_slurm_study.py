@@ -71,5 +71,7 @@ def test_data_is_prepared_in_a_job(lab: Lab, tmp_path: Path) -> None:
     assert "in a SLURM job" in said
     assert len(list(root.glob("*/manifest.json"))) == 1
     assert [path.name for path in root.iterdir() if path.name.startswith(".prepare-")] == []
-    lost = quick.sweep("study.name=lost", *TINY, f"runtime.data_root={tmp_path / 'x'}", "cluster.partition=no", code=2)
+    elsewhere = ("study.name=lost", *TINY, f"runtime.data_root={tmp_path / 'x'}")
+    assert "cluster.partition=no does not exist here" in quick.sweep(*elsewhere, "cluster.partition=no", code=2)
+    lost = quick.sweep(*elsewhere, "cluster.reservation=no", code=2)
     assert "cluster.prepare=here prepares it on this machine" in lost
