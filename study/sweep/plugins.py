@@ -195,7 +195,7 @@ def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
         else:
             raise ValueError(
                 f"{_line(override)} is a continuous range, whose values a grid cannot list: "
-                f"give {key}=a,b,c or {key}=range(start,stop,step)"
+                f"give {key}=a,b,c or {key}=range(start,stop,step), or let a search draw from it (search=random)"
             )
     count = math.prod(len(values) for values in lists.values())
     if count > MOST:

@@ -147,6 +147,12 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
         (["model.width=64,96"], "add -m"),
         (["seed=range(3)"], "add -m"),
         (["-m", "optim.lr=interval(0.1,1)"], "continuous range"),
+        (["-m", "optim.lr=interval(0.1,1)"], "or let a search draw from it (search=random)"),
+        (
+            ["search.budgets=[1e15]"],
+            "search.budgets has no effect with search=grid: it is read by search=isoflop or search=trunk_and_branch",
+        ),
+        (["search=asha", "search.points=9", "-m", "optim.lr=1,2"], "search.points has no effect with search=asha"),
         (["model.width=["], "cannot read the override model.width=[: a bracket in it is not closed"),
         (["model"], "'model' is neither KEY=VALUE nor GROUP=OPTION: did you mean model=…?"),
         (["=5"], "=5 has no key before its =: write KEY=VALUE"),
