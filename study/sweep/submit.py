@@ -124,10 +124,17 @@ def _states(plan: StudyPlan) -> dict[str, RowState]:
     return found
 
 
+def _left(plan: StudyPlan) -> list[tuple[ClusterConfig, list[Point]]]:
+    """Return the points that have not ended, by the cluster section that they go to."""
+    ended = {point.key for point in plan.points if plan.folder.run(point.key).outcome.exists()}
+    left = [(cluster, [point for point in points if point.key not in ended]) for cluster, points in plan.batches()]
+    return [(cluster, points) for cluster, points in left if points]
+
+
 def _sized(plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
     """Return the jobs that go to each scheduler, by shape; ValueError for one that could never start."""
     found: dict[str, list[sizing.Sized]] = {}
-    for cluster, points in plan.batches():
+    for cluster, points in _left(plan):
         if load(cluster.executor).detached:
             jobs = sizing.job_specs(plan.folder, points, cluster, sites[cluster.executor])
             found.setdefault(cluster.executor, []).extend(jobs)
@@ -157,7 +164,7 @@ def _show(plan: StudyPlan, at_once: int, said: Sequence[str], console: Console, 
     ended = f"{done} completed" + (f", {diverged} diverged" if diverged else "")
     text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({ended})"
     twice = plan.asked - len(plan.points)
-    console.print(text + (f"; {twice} duplicates dropped." if twice else "."), soft_wrap=True)
+    console.print(text + (f"; {counted(twice, 'duplicate')} dropped." if twice else "."), soft_wrap=True)
     for line in said:
         console.print(line, soft_wrap=True)
 
@@ -179,7 +186,7 @@ def _show_scripts(
 
 def _show_processes(plan: StudyPlan, console: Console) -> None:
     """Print the commands that this command would run in its slots."""
-    for cluster, points in plan.batches():
+    for cluster, points in _left(plan):
         if load(cluster.executor).detached:
             continue
         at_once = min(slots(cluster, plan.config.run()), len(points))

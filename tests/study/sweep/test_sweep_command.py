@@ -239,6 +239,30 @@ def test_a_folder_that_cannot_be_written_is_said(
             assert f"paths.runs={runs}: {said} no folder that can be written to" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [[], ["cluster=slurm"]])
+def test_a_dry_run_shows_what_would_be_started(
+    here: Path, execution: Execution, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Points that have ended are in the table, but start nothing again."""
+    asked = [*words, "study.name=mine", "budget.tokens=12800", "-m", "seed=1,2,3"]
+    assert main(asked) == 0
+    points = [json.loads(line)["key"] for line in (here / "runs" / "mine" / "points.jsonl").read_text().splitlines()]
+    capsys.readouterr()
+    for ended in range(4):
+        for key in points[:ended]:
+            (here / "runs" / "mine" / key).mkdir(exist_ok=True)
+            (here / "runs" / "mine" / key / "outcome.json").write_text("{}")
+        assert main(["dry_run=true", *asked]) == 0
+        said = capsys.readouterr().out
+        assert f"3 already in {here}/runs/mine ({ended} completed)" in " ".join(said.split())
+        if words:
+            jobs = "1 job of" if ended == 2 else f"{3 - ended} jobs of"
+            assert (jobs in said) == (ended < 3) and ("would be submitted with sbatch" in said) == (ended < 3)
+        else:
+            started = [line.split("/")[-2] for line in said.splitlines() if line.startswith("python -m train.run")]
+            assert started == points[ended:]
+
+
 def test_a_search_and_points_of_ones_own_share_no_study(
     here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,7 +358,7 @@ def test_reading_the_text_more_than_once_is_said(
 def test_duplicate_points_are_one_point(here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster=slurm", "-m", "budget.tokens=12800", "model.kv_heads=2,null"]) == 0
     assert len(execution.started[0][1]) == 1
-    assert "1 duplicates dropped" in capsys.readouterr().out
+    assert "1 duplicate dropped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("code", [0, 1])
