@@ -136,27 +136,50 @@ def _in_short_turns(
     """Return the points of each shape; where it is to be chosen, those too short for a job of their own apart."""
     if not _chooses_points_per_job(cluster):
         return list(by_shape.items())
-    short, longer = dict[tuple[JobSpec, int], _Jobs](), dict[JobSpec, _Jobs]()
+    short, longer = dict[JobSpec, _Jobs](), dict[JobSpec, _Jobs]()
     for shape, jobs in by_shape.items():
         for each in jobs.there:
-            if shape.tasks == 1 and too_short(each[1]):
-                most = _most_side_by_side(shape, each[0].config, cluster)
-                short.setdefault((shape, most), _Jobs()).there.append(each)
-            else:
-                longer.setdefault(shape, _Jobs()).there.append(each)
+            kind = short if shape.tasks == 1 and too_short(each[1]) else longer
+            kind.setdefault(shape, _Jobs()).there.append(each)
     taken = sum(-(-len(jobs.there) // shape.pack) for shape, jobs in longer.items())
     work = [sum(seconds for _, seconds in jobs.there) for jobs in short.values()]
     chosen: dict[JobSpec, list[tuple[JobSpec, _Jobs]]] = {}
-    for ((shape, most), jobs), part in zip(short.items(), shares(work), strict=True):
+    for (shape, jobs), part in zip(short.items(), shares(work), strict=True):
         at_once = site.jobs_at_once(shape)
-        room = None if at_once is None else int(max(0, min(at_once, cluster.array_parallelism) - taken) * part)
-        apart = shape.pack if shape.pack_gpus == "own" else 1
-        turns = enough([seconds for _, seconds in jobs.there], shape.pack, apart, room)
-        follow = replace(shape, points_per_job=turns.count) if turns.count > shape.pack else shape
-        chosen.setdefault(shape, []).append((_side_by_side(follow, most, jobs, site), _Jobs(jobs.there, turns.why)))
+        room = None if at_once is None else max(0, min(at_once, cluster.array_parallelism) - taken) * part
+        chosen[shape] = _by_who_shares(shape, jobs.there, room, cluster, site)
     for shape, jobs in longer.items():
         chosen.setdefault(shape, []).append((shape, jobs))
     return [each for shape in by_shape for each in chosen[shape]]
+
+
+def _by_who_shares(
+    shape: JobSpec, there: Sequence[tuple[Point, float]], room: float | None, cluster: ClusterConfig, site: Site
+) -> list[tuple[JobSpec, _Jobs]]:
+    """Return short points with how many follow each other in a job, those apart that share its GPU, if any do."""
+    by_most: dict[int, list[tuple[Point, float]]] = {}
+    for each in there:
+        by_most.setdefault(_most_side_by_side(shape, each[0].config, cluster), []).append(each)
+    parts = shares([sum(seconds for _, seconds in points) for points in by_most.values()])
+    found = [
+        _following(shape, points, most, None if room is None else room * part, site)
+        for (most, points), part in zip(by_most.items(), parts, strict=True)
+    ]
+    return found if any(one.pack > shape.pack for one, _ in found) else [_following(shape, there, 1, room, site)]
+
+
+def _following(
+    shape: JobSpec, there: Sequence[tuple[Point, float]], most: int, room: float | None, site: Site
+) -> tuple[JobSpec, _Jobs]:
+    """Return short points with how many follow each other in a job, and how many of them, at most `most`, share a GPU.
+
+    room: jobs of these points that run at once; None: not known.
+    """
+    apart = shape.pack if shape.pack_gpus == "own" else 1
+    turns = enough([seconds for _, seconds in there], shape.pack, apart, None if room is None else int(room))
+    follow = replace(shape, points_per_job=turns.count) if turns.count > shape.pack else shape
+    jobs = _Jobs(list(there), turns.why)
+    return _side_by_side(follow, most, jobs, site), jobs
 
 
 def _most_side_by_side(shape: JobSpec, config: RunConfig, cluster: ClusterConfig) -> int:
@@ -167,16 +190,16 @@ def _most_side_by_side(shape: JobSpec, config: RunConfig, cluster: ClusterConfig
 
 
 def _side_by_side(shape: JobSpec, most: int, jobs: _Jobs, site: Site) -> JobSpec:
-    """Return the shape with as many of its short points at a time as share its GPU, if no fewer jobs run at once."""
+    """Return the shape with as many of its short points at a time as share its GPU, if known that no fewer jobs run."""
 
     def together(count: int) -> JobSpec:
         return replace(shape, pack=count, pack_gpus="mps")
 
     def allowed(count: int) -> bool:
-        at_once = site.jobs_at_once(together(count))
-        needed = shape.jobs(len(jobs.there))
-        alone = site.jobs_at_once(shape)
-        return site.check(together(count)) is None and (at_once is None or at_once >= min(needed, alone or needed))
+        alone, at_once = site.jobs_at_once(shape), site.jobs_at_once(together(count))
+        if alone is None or at_once is None or site.check(together(count)) is not None:
+            return False  # a job that asks for more may be one that never starts
+        return at_once >= min(shape.jobs(len(jobs.there)), alone)
 
     count = packing.side_by_side(min(shape.points, len(jobs.there)), most, allowed) if shape.takes_turns else 1
     return together(count) if count > 1 else shape

@@ -149,7 +149,7 @@ def test_dry_runs_say_points_time_and_gpu_hours(
         assert sweep([f"study={study}", "cluster=slurm", "data.source=text", "dry_run=true"]) == 0
         said[study] = capsys.readouterr().out
     assert "30 points on slurm" in said["isoflop_gpu"] and "1.6 h of runs" in said["isoflop_gpu"]
-    short = "4 jobs for 20 points, 5 in a job, 2 at a time, of 1 GPU, 8 cores, 48 GB, 15 min: 1 GPU-hours"
+    short = "6 jobs for 24 points, 4 in a job, one after the other, of 1 GPU, 4 cores, 24 GB, 10 min: 1 GPU-hours"
     long = "6 jobs of 1 GPU, 4 cores, 24 GB, 20 min: 2 GPU-hours"
     assert short in said["isoflop_gpu"] and long in said["isoflop_gpu"]
     assert "asha over optim.lr, batch.tokens, 48 trials, 4 workers on slurm" in said["asha_gpu"]
@@ -162,10 +162,11 @@ def test_short_points_of_the_study_share_gpus_that_are_fewer_than_they_are(compo
     words = ("search.budgets=[1e15,3e15,1e16]", "search.ratios=[10,20,40,80,160]")
     node = Nodes("gpu", True, 1, 32, 256.0, 2, frozenset(), None, None)
 
-    def shapes(site: Nodes, *more: str) -> list[tuple[int | None, int, str]]:
+    def shapes(site: Nodes | None, *more: str) -> list[tuple[int | None, int, str]]:
         found = composed(composer, "isoflop_gpu", *words, *more)
         made = [point(resolve(one.config.run()), ()) for one in found]
-        sized = job_specs(StudyFolder(tmp_path), made, found[0].config.cluster, Site((site,), True))
+        there = Site() if site is None else Site((site,), True)
+        sized = job_specs(StudyFolder(tmp_path), made, found[0].config.cluster, there)
         assert sorted(key for one in sized for key in one.keys) == sorted(one.key for one in made)
         return [(one.shape.points_per_job, one.shape.pack, one.shape.pack_gpus) for one in sized]
 
@@ -174,9 +175,14 @@ def test_short_points_of_the_study_share_gpus_that_are_fewer_than_they_are(compo
     assert shapes(replace(node, cores=20)) == [(8, 2, "mps")], "two jobs of four would not run beside each other"
     assert shapes(replace(node, mem_gb=60.0)) == [(8, 1, "own")], "nor two of two by their memory"
     assert shapes(replace(node, gpus=1)) == [(8, 4, "mps")]
+    assert shapes(None) == [(8, 1, "own")], "jobs of four might never start"
     assert shapes(node, "cluster.pack=1") == shapes(node, "cluster.auto=[points_per_job]") == [(8, 1, "own")]
     assert shapes(node, "precision=fp32") == [(8, 1, "own")], "it was measured in bf16"
     assert shapes(node, "runtime.device=cpu", "cluster.gpus_per_node=0")[0][1:] == (1, "own")
+    apart = "search.budgets=[1e15,3e15,3e16]"  # steps of the largest have more FLOPs than were measured
+    assert [pack for _, pack, _ in shapes(node, apart)] == [2, 1]
+    plenty = ("search.budgets=[1e16,3e16]", "cluster.auto=[points_per_job,pack]")
+    assert shapes(replace(node, count=9), *plenty) == [(None, 1, "own")], "where none shares, all stay together"
     short, longer = shapes(node, "search.budgets=[1e15,1e17]")
     assert short == (5, 2, "mps") and longer == (None, 1, "own"), "those of ten minutes have a GPU each"
 
