@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-SIZED = ("isoflop", "ladder", "random_nd", "trunk_and_branch")
+from sweeps.designs import DESIGNS
+
+SIZED = tuple(name for name in DESIGNS if name != "grid")
 """Designs that choose model sizes."""
 READ_BY: Mapping[str, tuple[str, ...]] = {
     "search.budgets": ("isoflop", "trunk_and_branch"),

@@ -30,6 +30,7 @@ from train.spec.gpu_share import SHARED_BY, VARIABLE
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 MODE_SECONDS = 30.0
+"""How long nvidia-smi may take to say the GPUs' compute mode."""
 QUIT_SECONDS = 60.0
 """How long the multi-process service may take to end; SLURM ends what is left of it with the job."""
 

@@ -15,7 +15,7 @@ from study.executors import job_spec_of, load
 from study.executors.base import Site
 from study.executors.job_spec import JobSpec
 from study.planning import packing
-from study.planning.estimate import Speed, on_gpu, rows, speed
+from study.planning.estimate import Speed, rows, speed
 from study.planning.ranks import estimated_flops
 from study.planning.turns import alike, dealt, enough, longest_lane, shares, too_short
 from study.records.point import Point
@@ -184,9 +184,13 @@ def _following(
 
 def _most_side_by_side(shape: JobSpec, config: RunConfig, cluster: ClusterConfig) -> int:
     """Return how many short points like this one may share the GPU of their job, where that is to be chosen; else 1."""
-    if "pack" not in parts(cluster) or shape.gpus != 1 or shape.pack > 1 or not on_gpu(config, cluster):
-        return 1
-    return packing.most_side_by_side(config, cluster.gpu_memory_gb)
+    return packing.most_side_by_side(config, cluster.gpu_memory_gb) if _may_share(shape, config, cluster) else 1
+
+
+def _may_share(asked: ClusterConfig | JobSpec, run: RunConfig, cluster: ClusterConfig) -> bool:
+    """Return whether it is to be chosen who shares a run's GPU: it is asked for one, and computes there."""
+    alone = (asked.nodes, asked.tasks_per_node, asked.gpus_per_node) == (1, 1, 1)
+    return "pack" in parts(cluster) and alone and run.runtime.device != "cpu"
 
 
 def _side_by_side(shape: JobSpec, most: int, jobs: _Jobs, site: Site) -> JobSpec:
@@ -275,10 +279,7 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
 
 def packed(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
     """Return the cluster section with how many points like this one share a GPU, where that is to be chosen."""
-    if not load(cluster.executor).allocates:
-        return cluster
-    alone = (cluster.nodes, cluster.tasks_per_node, cluster.gpus_per_node) == (1, 1, 1)
-    if "pack" not in parts(cluster) or not alone or not on_gpu(run, cluster):
+    if not load(cluster.executor).allocates or not _may_share(cluster, run, cluster):
         return cluster
 
     def together(count: int, way: str = "slices") -> ClusterConfig:

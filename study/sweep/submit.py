@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN_COMMANDS = 3
+Batch = tuple[ClusterConfig, list[Point]]
+"""Points with the cluster section that they go to."""
 
 
 def submit(composed: Sequence[Composed]) -> int:
@@ -62,18 +64,22 @@ def submit(composed: Sequence[Composed]) -> int:
     if any(corpus.find() is None for corpus in set(map(corpus_of, resolved))):  # to prepare it may take minutes
         unprepared = make_plan(composed, resolved, {})
         _check_weights(unprepared)
-        _sized(unprepared, sites)
+        _sized(unprepared.batches(), unprepared, sites)
     corpora = gather(resolved, console.print, config.dry_run, config.cluster)
     plan = make_plan(composed, resolved, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     lineage.check(plan.points, _known(plan))
     _check_weights(plan)
-    sized = _sized(plan, sites)
+    states = _states(plan)
+    left = _left(plan, states)
+    sized = _sized(left, plan, sites)
     at_once = _at_once(most, sized, sites)
-    _show(plan, at_once, [*remarks(resolved, corpora), *devices.slow(laid_out), *found.said], console, sites)
+    _show(plan, states, at_once, console, sites)
+    for line in (*remarks(resolved, corpora), *devices.slow(laid_out), *found.said):
+        console.print(line, soft_wrap=True)
     if config.dry_run:
         for name, jobs in sized.items():
             _show_scripts(plan, load(name), jobs, console, sites[name])
-        _show_processes(plan, console)
+        _show_processes(plan, left, console)
         return 0
     write(plan)
     return _execute(plan, console)
@@ -117,24 +123,23 @@ def _known(plan: StudyPlan) -> dict[str, Point]:
 def _states(plan: StudyPlan) -> dict[str, RowState]:
     """Return what is known of the points already: how they ended, or that the study holds them."""
     found = {}
-    for key in known_keys(plan.folder):
+    for key in set(known_keys(plan.folder)).intersection(point.key for point in plan.points):
         outcome = read_json(plan.folder.run(key).outcome)
         ended = RowState.DIVERGED if outcome and outcome.get("state") == "diverged" else RowState.COMPLETED
         found[key] = RowState.KNOWN if outcome is None else ended
     return found
 
 
-def _left(plan: StudyPlan) -> list[tuple[ClusterConfig, list[Point]]]:
+def _left(plan: StudyPlan, states: Mapping[str, RowState]) -> list[Batch]:
     """Return the points that have not ended, by the cluster section that they go to."""
-    ended = {point.key for point in plan.points if plan.folder.run(point.key).outcome.exists()}
-    left = [(cluster, [point for point in points if point.key not in ended]) for cluster, points in plan.batches()]
+    left = [(cluster, [p for p in points if states.get(p.key) not in ENDED]) for cluster, points in plan.batches()]
     return [(cluster, points) for cluster, points in left if points]
 
 
-def _sized(plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
+def _sized(batches: Sequence[Batch], plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
     """Return the jobs that go to each scheduler, by shape; ValueError for one that could never start."""
     found: dict[str, list[sizing.Sized]] = {}
-    for cluster, points in _left(plan):
+    for cluster, points in batches:
         if load(cluster.executor).detached:
             jobs = sizing.job_specs(plan.folder, points, cluster, sites[cluster.executor])
             found.setdefault(cluster.executor, []).extend(jobs)
@@ -153,10 +158,16 @@ def _at_once(most: int, sized: Mapping[str, Sequence[sizing.Sized]], sites: Mapp
     return max(1, min(most, jobs, room)) if sized else most
 
 
-def _show(plan: StudyPlan, at_once: int, said: Sequence[str], console: Console, sites: Mapping[str, Site]) -> None:
+def _show(
+    plan: StudyPlan,
+    states: Mapping[str, RowState],
+    at_once: int,
+    console: Console,
+    sites: Mapping[str, Site],
+) -> None:
     first = plan.clusters[0]
     cluster = sizing.layout(first, plan.points[0].config, sites[first.executor])
-    shown = rows(plan.points, _states(plan))
+    shown = rows(plan.points, states)
     title = f"Study {plan.config.study.name}: {counted(len(plan.points), 'point')} on {cluster.executor}"
     console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, console.width))
     new = sum(row.state == RowState.NEW for row in shown)
@@ -165,8 +176,6 @@ def _show(plan: StudyPlan, at_once: int, said: Sequence[str], console: Console, 
     text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({ended})"
     twice = plan.asked - len(plan.points)
     console.print(text + (f"; {counted(twice, 'duplicate')} dropped." if twice else "."), soft_wrap=True)
-    for line in said:
-        console.print(line, soft_wrap=True)
 
 
 def _show_scripts(
@@ -184,9 +193,9 @@ def _show_scripts(
     sys.stdout.write("\n".join([dry_run.asked(sized), *dry_run.outlook(plan, executor, sized, texts)]) + "\n")
 
 
-def _show_processes(plan: StudyPlan, console: Console) -> None:
+def _show_processes(plan: StudyPlan, left: Sequence[Batch], console: Console) -> None:
     """Print the commands that this command would run in its slots."""
-    for cluster, points in _left(plan):
+    for cluster, points in left:
         if load(cluster.executor).detached:
             continue
         at_once = min(slots(cluster, plan.config.run()), len(points))
