@@ -86,12 +86,12 @@ def replay(
     chance = random.Random(cluster.seed)
     last: dict[int, int] = {}
     while idle or busy:
-        stuck: list[tuple[float, int]] = []
+        taken = 0
         for now, worker in idle:
             unit = scheduler.decide()
-            if unit is None:
-                stuck.append((now, worker))
-                continue
+            if unit is None:  # nor is there one for any other, before something else happens
+                break
+            taken += 1
             scheduler.apply(Started(unit))
             if unit.trial not in chosen:
                 chosen[unit.trial] = choose(unit.trial)
@@ -113,7 +113,7 @@ def replay(
         end, _, worker, unit, lost = heapq.heappop(busy)
         if end > until:
             return run
-        idle = [*((end, w) for _, w in stuck), (end, worker)]
+        idle = [*((end, waiting) for _, waiting in idle[taken:]), (end, worker)]
         if lost:
             scheduler.apply(Ended(unit.trial, "lost"))
             continue

@@ -9,9 +9,10 @@ trials not yet seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
-from sweeps.history import Event, Reported, Started, Unit
+from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import Rung, crossed
 from sweeps.schedulers import STAKE
 from sweeps.schedulers.asha_promotion import AshaPromotion
@@ -40,11 +41,19 @@ class AshaGuarded(AshaPromotion):
         self.stake = stake
         self.contest = [Rung(level) for level in self.levels]
         self.unselected = [Rung(level) for level in self.levels]
-        self.probes: dict[int, float] = {}
+        self.probes: dict[int, int] = {}
+        """The place of each probe in the order in which they became probes."""
+        self.earning: set[int] = set()
+        """Probes that earn ASHA resource."""
         self.selected: set[int] = set()
         self.finished: dict[int, float] = {}
         self.odds = Odds()
         self.given = 0
+        self._began = 0
+        self._lengths: dict[int, int] = {}
+        self._length = 0
+        self._waiting: set[int] = set()
+        self._paused: set[int] = set()
 
     @property
     def share(self) -> float:
@@ -53,8 +62,8 @@ class AshaGuarded(AshaPromotion):
 
     @property
     def allowed(self) -> float:
-        """What the probes have earned for ASHA so far, those under way included [resource]."""
-        return sum(rate * self._length(trial) for trial, rate in self.probes.items())
+        """What the probes have earned for ASHA so far, those under way included as if they had ended [resource]."""
+        return self._length * self.stake / (1 - self.stake)
 
     def evidence(self) -> Evidence:
         """Return what the next decision rests on."""
@@ -68,23 +77,28 @@ class AshaGuarded(AshaPromotion):
                 if unit.trial not in self.trials.lost:
                     self._start(unit)
                 super().apply(event)
+                self._update(unit.trial)
             case Reported(trial, resource, value):
                 passed = crossed(self.levels, self.trials.at[trial], resource)
                 super().apply(event)
                 self._see(trial, value, passed)
+                self._update(trial)
+            case Ended(trial):
+                super().apply(event)
+                self._update(trial)
             case _:
                 super().apply(event)
 
     def candidates(self) -> Iterator[Unit]:
         """Yield lost units, then waiting probes, ASHA's units while they are due, a new probe, ASHA's other units."""
         yield from self.trials.resumed()
-        yield from self._waiting(self.probes)
+        yield from map(self._probe, sorted(self._waiting, key=self.probes.__getitem__))
         yield from self._due()
         fresh = next(self.trials.fresh(self.levels[0]), None)
         if fresh is not None:
             yield Unit(fresh.trial, fresh.until, probe=True)
         else:
-            yield from self._waiting(sorted(self.selected - self.probes.keys()))
+            yield from map(self._probe, sorted(self._paused))
         yield from self._selecting()
 
     def _due(self) -> Iterator[Unit]:
@@ -101,10 +115,14 @@ class AshaGuarded(AshaPromotion):
     def _start(self, unit: Unit) -> None:
         at = self.trials.at.get(unit.trial, 0)
         if unit.probe:
-            rate = 0.0 if unit.trial in self.selected else self.share / (1 - self.stake)
-            self.probes.setdefault(unit.trial, rate)
+            if unit.trial not in self.probes:
+                self._began += 1
+                self.probes[unit.trial] = self._began
+                if unit.trial not in self.selected and self.share > 0:
+                    self.earning.add(unit.trial)
         else:
             self.probes.pop(unit.trial, None)
+            self.earning.discard(unit.trial)
             self.selected.add(unit.trial)
             self.given += unit.until - at
         if unit.trial in self.selected:
@@ -127,17 +145,25 @@ class AshaGuarded(AshaPromotion):
     def _place(self, k: int, trial: int) -> float:
         """Return the expected share of unselected trials that are better at a rung, by those seen; equals are half."""
         own = self.rungs[k].of[trial][0]
-        others = [entry[0] for entry in self.unselected[k].entries if entry[2] != trial]
-        ahead = sum(value < own for value in others) + 0.5 * sum(value == own for value in others)
-        return (ahead + 1) / (len(others) + 2)
+        rung = self.unselected[k]
+        ahead = bisect_left(rung.entries, (own,))
+        equal = bisect_right(rung.entries, (own, math.inf)) - ahead
+        if trial in rung.of:  # it is not compared with itself
+            ahead -= rung.of[trial][0] < own
+            equal -= rung.of[trial][0] == own
+        return (ahead + 0.5 * equal + 1) / (len(rung.entries) - (trial in rung.of) + 2)
 
-    def _length(self, trial: int) -> int:
-        """Return what a probe has taken or will have taken at its end [resource]."""
-        return self.trials.at.get(trial, 0) if self._is_over(trial) else self.levels[-1]
-
-    def _is_over(self, trial: int) -> bool:
-        """Say whether a trial failed or diverged; where it did so is the last rung that it was recorded at."""
-        return trial in self.trials.failed or any(rung.of.get(trial, (0.0,))[0] == math.inf for rung in self.rungs)
+    def _update(self, trial: int) -> None:
+        """Note what an event has changed for its trial: a decision that looked at all trials would take too long."""
+        at, end = self.trials.at[trial], self.levels[-1]
+        over = trial in self.trials.failed or any(rung.of.get(trial, (0.0,))[0] == math.inf for rung in self.rungs)
+        length = (at if over else end) if trial in self.earning else 0
+        self._length += length - self._lengths.get(trial, 0)
+        self._lengths[trial] = length
+        self._waiting.discard(trial)
+        self._paused.discard(trial)
+        if at < end and trial not in self.trials.running and not over:
+            (self._waiting if trial in self.probes else self._paused).add(trial)
 
     def _selecting(self) -> Iterator[Unit]:
         """Yield promotions among ASHA's own trials, then a new one; from the third rung on the first is promoted."""
@@ -150,12 +176,9 @@ class AshaGuarded(AshaPromotion):
                 yield Unit(trial, self.levels[k + 1])
         yield from self.trials.fresh(self.levels[0])
 
-    def _waiting(self, trials: Iterable[int]) -> Iterator[Unit]:
-        """Yield the next units of those trials that are neither over nor out."""
-        for trial in trials:
-            at = self.trials.at[trial]
-            if at < self.levels[-1] and trial not in self.trials.running and not self._is_over(trial):
-                yield Unit(trial, next(level for level in self.levels if level > at), probe=True)
+    def _probe(self, trial: int) -> Unit:
+        """Return a probe's next unit: to its next rung."""
+        return Unit(trial, next(level for level in self.levels if level > self.trials.at[trial]), probe=True)
 
 
 def make(options: SchedulerOptions) -> AshaGuarded:

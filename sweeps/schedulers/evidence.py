@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 STRENGTHS = (0.5, 1.0)
 """Strengths at which early ranks may predict final ones: at 1 a trial in the first tenth is like the best of ten."""
@@ -14,15 +15,19 @@ TOP = 3
 """Number of best trials whose order counts: the order of the bad ones does not matter to a search."""
 
 
-def log_ratio(weights: Sequence[float]) -> float:
-    """Return how much likelier an order is by logarithms of weights, best first, than by chance, as a logarithm.
+def log_ratios(weights: Sequence[float], weight: float) -> NDArray[np.float64]:
+    """Return the log likelihood ratio of an order against chance, for each position where one more item may be put.
 
-    The next in the order is drawn from those that are left, by their weights. Source: Plackett, The analysis of
-    permutations, Applied Statistics 24 (1975).
+    weights: logarithms of the items' weights, best first; weight: that of the item to insert. The next in the order is
+    drawn from those that are left, by their weights. Source: Plackett, The analysis of permutations, Applied
+    Statistics 24 (1975).
     """
-    given = np.asarray(weights, dtype=float)
-    left = np.logaddexp.accumulate(given[::-1])[::-1]
-    return float((given - left + np.log(np.arange(len(given), 0, -1))).sum())
+    left = np.logaddexp.accumulate(np.array([*weights, -np.inf])[::-1])[::-1]
+    until = np.cumsum(np.logaddexp(left, weight))  # draws up to the new item, which is among those that are left
+    after = np.append(np.cumsum(left[-2::-1])[::-1], 0.0)
+    chance = np.log(np.arange(1, len(left) + 1)).sum()
+    ratios: NDArray[np.float64] = math.fsum(weights) + weight - until - after + chance
+    return ratios
 
 
 class Order:
@@ -46,8 +51,7 @@ class Order:
         """
         weight = -self.strength * math.log(place)
         count = len(self._values) + 1
-        orders = ([*self._weights[:k], weight, *self._weights[k:]] for k in range(count))
-        logs = np.array([log_ratio(order) for order in orders])
+        logs = log_ratios(self._weights, weight)
         chances = np.exp(logs - logs.max())
         factors = chances * (count / chances.sum())
         if count > self.top:

@@ -15,7 +15,7 @@ from sweeps.replay.curves import Table, read_table
 from sweeps.replay.decisions import decisions
 from sweeps.replay.simulate import Cluster, Run, Segment, replay
 from sweeps.schedulers.base import Scheduler
-from sweeps.schedulers.evidence import Odds, Order, log_ratio
+from sweeps.schedulers.evidence import Odds, Order, log_ratios
 
 
 def table(folder: Path, **arrays: Any) -> Table:
@@ -173,9 +173,11 @@ def test_settings_are_the_schedulers_where_a_unit_copies_another() -> None:
 
 
 def test_an_order_by_weights_against_chance() -> None:
-    # Weights 3, 2, 1: 3/6 of the first, 2/3 of the second, 1; by chance 1/3 and 1/2.
-    assert log_ratio(np.log([3.0, 2.0, 1.0]).tolist()) == pytest.approx(math.log(0.5 * 2 / 3 / (1 / 6)))
-    assert log_ratio([0.7]) == pytest.approx(0.0) and log_ratio([1.0, 1.0, 1.0]) == pytest.approx(0.0)
+    # Weights 3, 2, 1: 3/6 of the first, 2/3 of the second, 1; by chance 1/3 and 1/2. Then 2, 3, 1 and 2, 1, 3.
+    orders = (0.5 * 2 / 3, 1 / 3 * 3 / 4, 1 / 3 * 1 / 4)
+    expected = [math.log(chance / (1 / 6)) for chance in orders]
+    assert log_ratios(np.log([2.0, 1.0]).tolist(), math.log(3.0)) == pytest.approx(expected)
+    assert log_ratios([], 0.7) == pytest.approx([0.0]) and log_ratios([1.0, 1.0], 1.0) == pytest.approx([0.0] * 3)
 
 
 def test_a_second_trial_counts_for_and_against() -> None:
