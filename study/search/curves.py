@@ -113,7 +113,7 @@ def table(curves: Iterable[Curve]) -> Exported:
     counts = Counter(curve.budget for curve in every if _whole(curve))
     budget = max(counts, key=lambda b: (counts[b], b), default=0)
     kept = [curve for curve in every if _whole(curve) and curve.budget == budget]
-    left = Counter(_why_not(curve, budget) for curve in every if curve not in kept)
+    left = Counter(_why_not(curve, budget) for curve in every if not (_whole(curve) and curve.budget == budget))
     if len(kept) < 3:
         said = ", ".join(f"{count} {why}" for why, count in left.items())
         raise ValueError(
@@ -121,16 +121,15 @@ def table(curves: Iterable[Curve]) -> Exported:
         )
     columns = _columns(kept, budget)
     losses = np.array([_row(curve, columns) for curve in kept])
-    names = sorted({name for c in kept for name in c.settings if len({repr(o.settings.get(name)) for o in kept}) > 1})
-    config = np.array([[_number(kept, name, c.settings.get(name)) for name in names] for c in kept])
+    config = {name: _as_numbers(values) for name, values in _varying(kept).items()}
     # A copy took only the time of its own part.
     seconds = np.array([curve.seconds / (1 - min(curve.begun, budget - 1) / budget) for curve in kept])
     arrays: dict[str, NDArray[Any]] = {"val_loss": losses, "keys": np.array([c.key for c in kept])}
     branches = sum(curve.begun > 0 for curve in kept)
     if branches:
         arrays["begun"] = np.array([curve.begun for curve in kept])
-    if names:
-        arrays |= {"config": config, "config_names": np.array(names)}
+    if config:
+        arrays |= {"config": np.column_stack(list(config.values())), "config_names": np.array(list(config))}
     if np.isfinite(seconds).all() and seconds.min() > 0:
         arrays["epoch_cost"] = seconds / seconds.mean()
     begun = [s for c in every for s in c.start_seconds]
@@ -251,9 +250,14 @@ def _row(curve: Curve, columns: int) -> list[float]:
     return row
 
 
-def _number(curves: Iterable[Curve], name: str, value: Any) -> float:
-    """Return a setting as a number: words by their place in the alphabet, what a run does not have before them all."""
-    if isinstance(value, bool | int | float):
-        return float(value)
-    words = sorted({repr(curve.settings.get(name)) for curve in curves})
-    return float(words.index(repr(value)))
+def _varying(curves: Sequence[Curve]) -> dict[str, list[Any]]:
+    """Return the settings in which the curves differ, by name: each curve's value, None where it has none."""
+    names = sorted({name for curve in curves for name in curve.settings})
+    columns = {name: [curve.settings.get(name) for curve in curves] for name in names}
+    return {name: values for name, values in columns.items() if len(set(map(repr, values))) > 1}
+
+
+def _as_numbers(values: Sequence[Any]) -> list[float]:
+    """Return one setting's values as numbers; what is no number by its place among all of them, sorted as text."""
+    places = {text: float(place) for place, text in enumerate(sorted(set(map(repr, values))))}
+    return [float(value) if isinstance(value, bool | int | float) else places[repr(value)] for value in values]
