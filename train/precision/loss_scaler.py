@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from kernels.core.dtensor import local
@@ -22,7 +21,7 @@ class LossScaler:
     """The factor on the loss and its history; the state is four scalars, which stay where they are on the device."""
 
     def __init__(self, device: torch.device, scale: float, growth_steps: int, enabled: bool = True) -> None:
-        """`scale` is the first factor; disabled, the factor is 1 and gradients are only looked at."""
+        """`scale` is the first factor; disabled, it is 1 and stays 1."""
         self.enabled = enabled
         self.growth_steps = growth_steps
         self.scale = torch.full((), scale if enabled else 1.0, dtype=torch.float32, device=device)
@@ -40,13 +39,12 @@ class LossScaler:
         return loss * self.scale.to(loss.dtype) if self.enabled else loss
 
     @torch.no_grad()
-    def unscale_(self, grads: Sequence[Tensor], groups: Sequence[dist.ProcessGroup] = ()) -> Tensor:
-        """Divide gradients by the factor in place; return 1.0 if any of them, on any rank, is not finite, else 0.0.
+    def unscale_(self, grads: Sequence[Tensor]) -> None:
+        """Divide gradients by the factor, in place.
 
-        fp32 scalar on the device. `groups` are the process groups over which ranks hold different gradients; ranks that
-        hold copies of the same agree anyway.
+        A gradient that is not finite stays so. The norm of all gradients, which every rank knows, then is not finite
+        either, and the step is skipped (train.health.nonfinite.skip_flag).
         """
-        found = torch.zeros((), dtype=torch.float32, device=self.scale.device)
         inverse = self.scale.reciprocal()
         by_device: dict[torch.device, list[Tensor]] = {}
         for grad in grads:
@@ -54,12 +52,7 @@ class LossScaler:
             if part.numel():
                 by_device.setdefault(part.device, []).append(part)
         for device, tensors in by_device.items():
-            bad, factor = found.to(device, copy=True), inverse.to(device)
-            torch._amp_foreach_non_finite_check_and_unscale_(tensors, bad, factor)
-            found = torch.maximum(found, bad.to(found.device))
-        for group in groups:
-            dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
-        return found
+            torch._foreach_mul_(tensors, inverse.to(device))
 
     @torch.no_grad()
     def update(self, found: Tensor) -> None:

@@ -1,14 +1,12 @@
-"""Dynamic loss scaling: the factor's way up and down, the verdict over ranks, the state of a checkpoint."""
+"""Dynamic loss scaling: the factor's way up and down, gradients divided by it, the state of a checkpoint."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.forked import run_ranks
 from train.precision.loss_scaler import LossScaler
 
 CPU = torch.device("cpu")
@@ -24,15 +22,17 @@ def test_gradients_are_divided_by_the_factor() -> None:
     ours.scaled((weight * weight).sum()).backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
     assert weight.grad.tolist() == [16.0, 32.0]
-    assert float(ours.unscale_([weight.grad])) == 0.0
+    ours.unscale_([weight.grad, torch.empty(0)])
     assert weight.grad.tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-def test_one_bad_value_in_any_tensor_is_found(bad: float) -> None:
-    grads = [torch.ones(3), torch.ones(4)]
+def test_what_is_not_finite_stays_so(bad: float) -> None:
+    grads = [torch.full((3,), 8.0), torch.full((4,), 8.0)]
     grads[1][2] = bad
-    assert float(scaler().unscale_(grads)) == 1.0
+    scaler().unscale_(grads)
+    assert grads[0].tolist() == [1.0, 1.0, 1.0]
+    assert torch.isfinite(grads[1]).tolist() == [True, True, False, True]
 
 
 def test_the_factor_halves_on_overflow_and_doubles_after_good_steps() -> None:
@@ -60,26 +60,9 @@ def test_a_checkpoint_goes_on_at_the_same_count() -> None:
     assert int(other.overflows) == 1
 
 
-def test_disabled_it_only_looks() -> None:
+def test_disabled_it_changes_nothing() -> None:
     ours = LossScaler(CPU, 8.0, 3, enabled=False)
     grad = torch.tensor([3.0])
-    assert float(ours.unscale_([grad])) == 0.0
+    ours.unscale_([grad])
     ours.update(torch.tensor(1.0))
     assert (grad.tolist(), float(ours.scale), ours.metrics(), ours.state_dict()) == ([3.0], 1.0, {}, {})
-
-
-RANK = """
-import math, torch, torch.distributed as dist
-from tests.train.precision.test_precision_loss_scaler import scaler
-dist.init_process_group("gloo")
-grad = torch.tensor([1.0, math.inf if dist.get_rank() == 1 else 2.0])
-print(f"found {float(scaler().unscale_([grad], [dist.group.WORLD]))}")
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def test_an_overflow_on_one_rank_is_known_to_all(tmp_path: Path) -> None:
-    script = tmp_path / "rank.py"
-    script.write_text(RANK)
-    assert run_ranks(2, str(script)).count("found 1.0") == 2
