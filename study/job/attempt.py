@@ -27,7 +27,7 @@ PEERS_MARGIN = 60.0
 """Ranks that watch each other have this much longer before they are watched from outside [s]."""
 LEAST_BYTES = 1 << 20
 JOB_BEGAN = "STUDY_JOB_BEGAN"
-"""Variable that says when a job began whose points follow each other [seconds since 1970]."""
+"""Variable that says when a job began whose points run one after the other [s, time.monotonic of its node]."""
 
 
 @dataclass(frozen=True)

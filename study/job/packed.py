@@ -1,7 +1,7 @@
-"""Several small points in one job, side by side in lanes of their own: devices, cores and share of a GPU's memory.
+"""Several small points in one job, side by side: each lane has its own devices, cores and share of a GPU's memory.
 
-Each claims its attempt, writes its ending and fails or is cancelled alone. Where a job has more points than lanes, they
-follow each other (study.job.lanes).
+Each point claims its attempt and writes its ending, and fails or is cancelled alone. Where a job has more points than
+lanes, each lane runs one after the other (study.job.lanes).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,15 +31,17 @@ from train.spec.gpu_share import SHARED_BY, VARIABLE
 DEVICES = "CUDA_VISIBLE_DEVICES"
 MODE_SECONDS = 30.0
 """How long nvidia-smi may take to say the GPUs' compute mode."""
+START_SECONDS = 60.0
+"""How long the multi-process service may take to start; without it, points share the GPU by time slices."""
 QUIT_SECONDS = 60.0
 """How long the multi-process service may take to end; SLURM ends what is left of it with the job."""
 
 
 def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Signals) -> int:
-    """Run the points of job `index` of a batch to their ends; return the exit code that stands for all.
+    """Run the points of job `index` of a batch to their ends; return the job's exit code (:func:`exit_code`).
 
-    One that fails leaves the others alone; one that is cancelled is told to end, the others go on. Where the job is
-    told to end, those that run do, and those behind them do not begin: they wait to be submitted again.
+    A point that fails or is cancelled does not affect the others. Where the job is told to end, running points end, and
+    those that have not begun wait to be submitted again.
     """
     began = time.monotonic()
     keys = batch.of_task(index)
@@ -61,9 +63,10 @@ def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Sig
 def lane_shares(
     batch: ledger.Batch, points: int, environment: dict[str, str], behind_service: bool, notes: Path | None = None
 ) -> list[LaneShare]:
-    """Return what each lane of a job has; no more lanes than it has points.
+    """Return the environment and cores of each lane of a job; there are no more lanes than points.
 
-    notes: a folder in which it is said how many points share each GPU.
+    behind_service: GPUs are numbered as the multi-process service does. notes: a folder with a file for each shared
+    GPU, which says how many points are on it.
     """
     shape, count = batch.resources, min(batch.lanes, points)
     cores = shares(sorted(os.sched_getaffinity(0)), batch.lanes, int(shape.get("cpus_per_task") or 1))
@@ -71,7 +74,9 @@ def lane_shares(
     how = shape.get("pack_gpus")
     gpus = devices(visible, count, int(shape.get("gpus_per_node") or 0), how)
     part, there = {}, len((visible or "").split(","))
-    if gpus is not None and how != "own":  # of a lane that stays empty too: what memory each has is settled before
+    if (
+        gpus is not None and how != "own"
+    ):  # lanes that stay empty count: each share of the memory is fixed from the start
         each = math.ceil(batch.lanes / there)
         part = {VARIABLE: repr(1 / each)} if each > 1 else {}
     made = []
@@ -84,7 +89,7 @@ def lane_shares(
 
 @contextmanager
 def _notes(wanted: bool) -> Iterator[Path | None]:
-    """Yield a folder of this host for what points of the job say to each other; None: none is wanted, or to be had."""
+    """Yield a temporary folder on this host for the notes on shared GPUs; None: none is wanted, or none can be made."""
     folder = None
     if wanted:
         with suppress(OSError):
@@ -97,19 +102,19 @@ def _notes(wanted: bool) -> Iterator[Path | None]:
 
 
 def say_who_shares(parts: Sequence[LaneShare], busy: Sequence[int]) -> None:
-    """Say how many points there are now on each GPU that lanes share, to those that measure their own speed.
+    """Write down how many points are on each shared GPU now: trainers read it when they measure their own speed.
 
-    busy: lanes that have a point.
+    busy: numbers of the lanes that have a point.
     """
     places = [part.environment.get(SHARED_BY) for part in parts]
     counts = Counter(places[lane] for lane in busy)
     for place in {place for place in places if place is not None}:
-        with suppress(OSError):  # then they take it that all lanes are busy
+        with suppress(OSError):  # without the file, a trainer assumes that all lanes are busy
             write_atomic(Path(place), f"{counts[place]}\n")
 
 
 def _hand_back(study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], signals: Signals, began: float) -> None:
-    """Let points wait again whose turn has not come, where the job knows that nobody means them to stop."""
+    """Queue the points that have not begun again, where a time limit or a preemption ended the job, not a person."""
     left, notice = left_of(batch.resources, began), float(batch.resources.get("signal_seconds") or 0.0)
     kind = classify(Evidence(INTERRUPTED, tuple(signals.received), time_left=left, notice=notice)).kind
     if kind in (Kind.TIME_LIMIT, Kind.PREEMPTED):
@@ -119,9 +124,9 @@ def _hand_back(study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], sig
 
 
 def devices(visible: str | None, count: int, each: int, how: str | None = "own") -> list[str] | None:
-    """Return what each of `count` points may see of the job's GPUs; None where the job names none.
+    """Return CUDA_VISIBLE_DEVICES of each of `count` points; None where the job has none.
 
-    own: `each` GPUs that no other has. slices, mps: one of the job's GPUs, in turn.
+    how: "own": `each` GPUs for every point alone; "slices", "mps": one of the job's GPUs, shared in rotation.
     """
     names = [name for name in (visible or "").split(",") if name]
     if not names or not each:
@@ -143,20 +148,20 @@ def numbered(visible: str | None) -> str | None:
 
 
 def shares(cores: Sequence[int], count: int, each: int) -> list[tuple[int, ...]]:
-    """Return the cores of each point, where the job is bound to as many as it asked for; else none are bound."""
+    """Return the cores of each of `count` points, `each` of them; empty (no binding) unless the job has just these."""
     if len(cores) != count * each:
         return []
     return [tuple(cores[slot * each : (slot + 1) * each]) for slot in range(count)]
 
 
 def exit_code(codes: Sequence[int]) -> int:
-    """Return the exit code of the job: 0 if all points completed, 75 if one is to be resumed, else a failed one's."""
+    """Return the job's exit code: 0 if all points completed, 75 if one can be resumed, else the first failed one's."""
     bad = [code if code >= 0 else 128 - code for code in codes if code != 0]
     return 0 if not bad else INTERRUPTED if INTERRUPTED in bad else bad[0]
 
 
 def one_a_gpu(parts: Sequence[LaneShare]) -> list[LaneShare]:
-    """Return as many lanes as there are GPUs, for GPUs that take one process at a time."""
+    """Return one lane for each GPU, for GPUs in exclusive compute mode, which take one process at a time."""
     print(
         f"the GPU takes one process at a time: points run one after the other instead of {len(parts)}", file=sys.stderr
     )
@@ -180,20 +185,36 @@ def multi_process_service(wanted: bool) -> Iterator[dict[str, str]]:
     if not wanted:
         yield {}
         return
-    folder = tempfile.mkdtemp(prefix="mps-", dir=os.environ.get("TMPDIR"))  # one that just ended may still use its own
+    # A folder of its own: the service of a job that has just ended here may still use the usual one.
+    folder = tempfile.mkdtemp(prefix="mps-", dir=os.environ.get("TMPDIR"))
     variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+    environment = {**os.environ, **variables}
     try:
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], env={**os.environ, **variables}, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"the multi-process service did not start ({error}): points take turns on the GPU", file=sys.stderr)
-        yield {}
-        return
-    try:
-        yield variables
-    finally:
-        command, environment = ["nvidia-cuda-mps-control"], {**os.environ, **variables}
+        if not _start_service(environment):
+            yield {}
+            return
         try:
-            subprocess.run(command, input=b"quit\n", env=environment, check=False, timeout=QUIT_SECONDS)
-        except (OSError, subprocess.TimeoutExpired) as error:  # the points have ended: it is no failure of theirs
-            print(f"the multi-process service did not end ({error})", file=sys.stderr)
+            yield variables
+        finally:
+            _end_service(environment)
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_service(environment: Mapping[str, str]) -> bool:
+    """Start the multi-process service in the background; return whether that worked."""
+    try:
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, check=True, timeout=START_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"the multi-process service did not start ({error}): points take turns on the GPU", file=sys.stderr)
+        return False
+    return True
+
+
+def _end_service(environment: Mapping[str, str]) -> None:
+    """Tell the multi-process service to end. The points have ended: where it does not, they have not failed."""
+    command = ["nvidia-cuda-mps-control"]
+    try:
+        subprocess.run(command, input=b"quit\n", env=environment, check=False, timeout=QUIT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"the multi-process service did not end ({error})", file=sys.stderr)

@@ -57,6 +57,7 @@ def test_points_behind_the_service_see_its_numbers(
     batch = Batch("b0", "slurm", ("one", "two", "three"), 0.0, shape)
     assert packed.run_packed(StudyFolder(tmp_path), batch, 0, Signals()) == 0
     assert seen == [(device, starts) for device in expected]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [], "its folder is removed"
 
 
 @pytest.mark.parametrize(
