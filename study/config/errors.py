@@ -45,10 +45,10 @@ def unknown_key(path: str) -> str:
     return f"unknown key {path!r}: {_suggestion(path)}"
 
 
-def unknown_keys(plain: Mapping[str, Any], prefix: str = "") -> list[str]:
+def unknown_keys(plain: Mapping[str, Any]) -> list[str]:
     """Return the dotted keys of a config that are not in the schema."""
     known, parts = set(valid_keys()), {part.path for part in sections()}
-    return list(_unknown(plain, prefix, known, parts))
+    return list(_unknown(plain, "", known, parts))
 
 
 def missing_values(plain: Mapping[str, Any]) -> str:

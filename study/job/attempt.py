@@ -25,6 +25,8 @@ from study.storage.layout import AttemptFolder, RunFolder, StudyFolder
 WORDS_BYTES = 65536
 PEERS_MARGIN = 60.0
 """Ranks that watch each other have this much longer before they are watched from outside [s]."""
+FIRST_SECONDS = 2 * PEERS_GRACE + 30.0
+"""How long other ranks wait for the first one to write how the attempt ended [s]."""
 LEAST_BYTES = 1 << 20
 JOB_BEGAN = "STUDY_JOB_BEGAN"
 """Variable that says when a job began whose points run one after the other [s, time.monotonic of its node]."""
@@ -305,12 +307,12 @@ def _says_most(ending: Ending, text: str) -> str:
     return headline(text) or ending.why or ""
 
 
-def wait_for_first(attempt: AttemptFolder, seconds: float = 2 * PEERS_GRACE + 30.0) -> bool:
+def wait_for_first(attempt: AttemptFolder) -> bool:
     """Wait until the first rank has written how the attempt ended; False if it does not.
 
     SLURM kills a job's other tasks as soon as one of them fails: the first must have written its outcome by then.
     """
-    limit = time.monotonic() + seconds
+    limit = time.monotonic() + FIRST_SECONDS
     while not attempt.outcome.exists():
         if time.monotonic() > limit:
             return False

@@ -21,9 +21,9 @@ def is_free(port: int, host: str = "", reuse: bool = False) -> bool:
         return True
 
 
-def meeting_port(host: str = "127.0.0.1") -> int:
-    """Return a free port for ranks that this process starts; the first of them binds it seconds later."""
+def meeting_port() -> int:
+    """Return a port of 127.0.0.1 that is free now, for ranks that this process starts: the first binds it later."""
     while True:
         port = FIRST_PORT + random.randrange(PORTS)
-        if is_free(port, host):
+        if is_free(port, "127.0.0.1"):
             return port

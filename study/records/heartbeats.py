@@ -9,6 +9,11 @@ from pathlib import Path
 
 from study.storage.files import read_json
 
+SLOW = 1.5
+"""A rank is slow whose own part of a step takes so many times the median of all ranks."""
+NOISE_SECONDS = 0.005
+"""Differences below this are noise [s]."""
+
 
 @dataclass(frozen=True)
 class Beat:
@@ -44,18 +49,17 @@ def read_beat(path: Path) -> Beat | None:
         return None
 
 
-def slow_rank(beats: Sequence[Beat | None], factor: float = 1.5, least: float = 0.005) -> str | None:
-    """Return words that name the slowest rank and its node; None where no rank is `factor` times the median.
+def slow_rank(beats: Sequence[Beat | None]) -> str | None:
+    """Return words that name the slowest rank and its node; None where no rank takes SLOW times the median.
 
-    What is compared is what a step costs a rank alone, so that those that wait for the slow one do not look slow.
-    `least`: differences below this many seconds are noise.
+    Compared is the time of a step that a rank does not spend waiting, so that only the slow rank looks slow.
     """
     own = {rank: beat.own for rank, beat in enumerate(beats) if beat is not None and beat.own is not None}
     if len(own) < 2 or len(own) < len(beats):
         return None
     rank = max(own, key=lambda r: own[r])
     usual = statistics.median_low(own.values())
-    if own[rank] < factor * usual or own[rank] - usual < least:
+    if own[rank] < SLOW * usual or own[rank] - usual < NOISE_SECONDS:
         return None
     beat = beats[rank]
     where = f" on {beat.where}" if beat and beat.where else ""

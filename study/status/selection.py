@@ -24,12 +24,12 @@ class Keyed(Protocol):
 K = TypeVar("K", bound=Keyed)
 
 
-def parse_states(text: str, option: str = "--state") -> frozenset[str]:
+def parse_states(text: str) -> frozenset[str]:
     """Return the states in a comma-separated list; `all` is every one. Raises ValueError that lists what is allowed."""
     states = [part.strip() for part in text.split(",") if part.strip()]
     for state in states:
         if state not in (*PointState, "all"):
-            raise ValueError(f"{option} {state!r} is not a state: choose among {', '.join(PointState)}, or all")
+            raise ValueError(f"--state {state!r} is not a state: choose among {', '.join(PointState)}, or all")
     return frozenset(PointState if "all" in states else map(PointState, states))
 
 

@@ -10,7 +10,7 @@ LOCAL = "http://127.0.0.1:5000"
 """Where `mlflow ui` answers unless it is given another port."""
 
 
-def study_page(folder: StudyFolder, uri: str, charts: bool = False) -> str:
+def study_page(folder: StudyFolder, uri: str) -> str:
     """Return the address of a study's page in the store `uri` (absolute); "" where it has not been sent there.
 
     Where the store is no server, it is the address under `mlflow ui` (study.config.tracking_uri.ui_command).
@@ -18,4 +18,4 @@ def study_page(folder: StudyFolder, uri: str, charts: bool = False) -> str:
     entry = state.load(folder.tracking).stores.get(identity(uri))
     if entry is None or not entry.experiment:
         return ""
-    return mlflow_view.page(shown(uri) if is_server(uri) else LOCAL, entry.experiment, charts)
+    return mlflow_view.page(shown(uri) if is_server(uri) else LOCAL, entry.experiment)

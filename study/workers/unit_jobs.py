@@ -16,17 +16,17 @@ QUIET = Services(report=partial(print, file=sys.stderr, flush=True))
 """Reports to standard error, where they disturb no table and no JSON."""
 
 
-def advance_quietly(folder: StudyFolder, services: Services = QUIET) -> None:
-    """Submit what is wanted, for commands and jobs that do something else: say what went wrong and go on.
+def advance_quietly(folder: StudyFolder) -> None:
+    """Submit the units that are due, beside a command's own work: errors are printed, not raised.
 
-    What SLURM refused for good is not tried again before the study's command is given again, or a job of it ends.
+    What SLURM refused for good is not submitted again until the study's command is run again or a job of it ends.
     """
     as_jobs = TrialQueue.of(folder).settings.shape == "jobs" and ledger.read(folder).refusal is None
-    _take(folder, services, Units() if as_jobs else LostUnits())
+    _take(folder, QUIET, Units() if as_jobs else LostUnits())
 
 
 def advance_at_end(folder: StudyFolder, services: Services | None = None) -> None:
-    """Submit what is wanted, as a job whose unit is over. Says what went wrong and goes on, as above."""
+    """Submit the units that are due, from a job whose unit has ended: errors are printed, not raised."""
     _take(folder, services or Services(), UnitEnd())
 
 
