@@ -147,9 +147,10 @@ def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
 
 
 def send_next(study: StudyFolder, ended: Sequence[str], told_to_end: bool = False) -> None:
-    """Submit points that wait for room, now that these have ended; whatever comes of it, this job is done.
+    """Submit points that wait for room, now that these have ended; errors are printed, as this job is done anyway.
 
-    told_to_end: then only where they were cancelled, which says nothing of those that wait, or some of them wait again.
+    told_to_end: this job was told to end. It then submits only if its points were cancelled, which says nothing of
+    those that wait, or if some of its points were handed back and wait again.
     """
     state = ledger.read(study)
     handed_back = any(state.waiting[key].why == TURN_NEVER_CAME for key in state.waiting.keys() & set(ended))
@@ -173,10 +174,7 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
     run.path.mkdir(parents=True, exist_ok=True)
     lock = RunLock(run.lock)
     if not _acquire(lock, signals):
-        print(f"{work.key}: another attempt holds {run.lock}: leaving the run to it", file=sys.stderr)
-        if not signals.received:  # else somebody has told it to end before it could know
-            rank_info = work.rank_info
-            write_json(run.left_to, {"name": work.batch.name, "job_id": rank_info.job_id, "time": time.time()})
+        _leave_to_other(work, signals)
         return HELD
     done = finished(run)
     if done is not None:
@@ -188,33 +186,52 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
     write_json(attempt.job, job)
     reserve = DiskReserve(run.reserve)
     print(f"{work.key}: attempt {number} on {job['host']}{_said_of_code(job)}", flush=True)
-    # A cancel that came since the ledger was read has not found this process: its job.json was not there yet.
-    too_often = _accounted(work, number)
-    if too_often is not None:
-        ending = too_often
-    elif signals.received or work.cancelled:
-        ending = told_to_end(work, signals, started)
-    else:
-        try:
-            ran = _meet_and_advance(work, config, RendezvousRound(attempt, job, 0), signals, (lock.fileno(),))
-            ending = classify_attempt(work, attempt, ran, signals, started)
-        except OSError as error:
-            ending = not_run(error)
+    ending = _accounted(work, number)
+    if ending is None:
+        ending = _train(work, config, RendezvousRound(attempt, job, 0), signals, started=started, lock=lock)
     reserve.release()
     write_json(attempt.outcome, record(attempt, ending, started, 0))
     if ending.state == AttemptState.COMPLETED and has_branches(work.study, work.key):
         pin(run, int(config["budget"]["tokens"]))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
-    if (
-        load(work.rank_info.executor).detached
-        and work.unit is None
-        and (ending.code or is_time_to_look(work.study, work.key))
-    ):
+    looks_after_study = load(work.rank_info.executor).detached and work.unit is None
+    if looks_after_study and (ending.code or is_time_to_look(work.study, work.key)):
         from study.job.ending import after
 
         after(work, number, ending, job)
     return ending.code
+
+
+def _leave_to_other(work: JobContext, signals: Signals) -> None:
+    """Write down that this job left its run to the attempt that holds the lock."""
+    print(f"{work.key}: another attempt holds {work.run.lock}: leaving the run to it", file=sys.stderr)
+    if not signals.received:  # a job that was told to end while it waited for the lock left nothing to anybody
+        note = {"name": work.batch.name, "job_id": work.rank_info.job_id, "time": time.time()}
+        write_json(work.run.left_to, note)
+
+
+def _train(
+    work: JobContext,
+    config: dict[str, Any],
+    first_round: RendezvousRound,
+    signals: Signals,
+    *,
+    started: float,
+    lock: RunLock,
+) -> Ending:
+    """Run the trainer to its end, unless the job was told to end before; return how the attempt ended.
+
+    The trainer inherits the lock, so that the run stays locked as long as any of its processes lives.
+    """
+    # A cancel since the ledger was read could not signal this process: its job.json was not there yet.
+    if signals.received or work.cancelled:
+        return told_to_end(work, signals, started)
+    try:
+        ran = _meet_and_advance(work, config, first_round, signals, (lock.fileno(),))
+        return classify_attempt(work, first_round.attempt, ran, signals, started)
+    except OSError as error:
+        return not_run(error)
 
 
 def _meet_and_advance(
@@ -234,7 +251,7 @@ def _meet_and_advance(
 
 
 def _accounted(work: JobContext, number: int) -> Ending | None:
-    """Write down how the earlier start of a requeued job ended; return the end of this one if it was one too many."""
+    """Record how the earlier start of a requeued job ended; return this attempt's end if there were too many starts."""
     if not work.rank_info.restart:
         return None
     from study.job.ending import account_for_restart
