@@ -33,11 +33,6 @@ INHERITABLE = ("optim", "schedule")
 NOT_INHERITABLE = ("optim.name", "schedule.name", "schedule.parent")
 
 
-def is_search(name: object) -> bool:
-    """Return whether `search.name` is a scheduler, which assigns budget as results come in, and not a design."""
-    return name in SCHEDULERS
-
-
 def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], dict[str, Condition], list[str]]:
     """Return the domains by key, the conditional ones with their conditions, and the overrides that are fixed.
 

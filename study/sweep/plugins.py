@@ -27,6 +27,7 @@ from study.config.schema import defaults
 from study.planning.designs import expand
 from study.sweep import former_rules
 from study.sweep.submit import submit
+from sweeps.schedulers import SCHEDULERS
 
 NAMESPACE = "hydra_plugins.scaling_study"
 DECIDE = ("search", "study", "search.name")
@@ -121,13 +122,13 @@ class StudySweeper(Sweeper):
 
     def _search(self, parsed: Sequence[Override]) -> list[list[JobReturn]] | None:
         """Start the search that the command asks for, if it is one whose points follow from results."""
-        from study.search.from_overrides import domains, is_search
-
         assert self._composer is not None
         # With all groups that are the same in every point, as these are composed anyway.
         named = [_line(o) for o in parsed if o.key_or_group in DECIDE or (_is_fixed(o) and "." not in o.key_or_group)]
-        if not is_search((self._composer.plain(named).get("search") or {}).get("name")):
+        if (self._composer.plain(named).get("search") or {}).get("name") not in SCHEDULERS:
             return None
+        # With what only searches need: it takes a while to import.
+        from study.search.from_overrides import domains
         from study.workers.pool import start
 
         space, conditions, fixed = domains(parsed)

@@ -44,7 +44,7 @@ MANIFEST = Manifest(
     skipped_counts={},
     fingerprint="f" * 12,
 )
-HEAVY = ["torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib"]
+HEAVY = ["torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib", "numpy"]
 
 MODELS = sorted(path.stem for path in (Path(__file__).parents[3] / "conf" / "model").glob("*.yaml"))
 
