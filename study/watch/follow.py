@@ -214,7 +214,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
             except TimeoutError:
                 print(f"another process is running {folder.name}: this one only watches", flush=True)
         with JsonLines(pace, folder.name) if machine else display(pace, folder.name) as shown:
-            statuses = _watch(observer, cluster, controller, shown, stop)
+            statuses = _watch(observer, cluster, controller, shown, stop, trouble=syncer.trouble)
         outcomes.export(folder)
         with redirect_stdout(sys.stderr if machine else sys.stdout):
             for line in closing(statuses, folder.name, reference(folder), law_command(points, folder.path)):
@@ -232,7 +232,13 @@ def _waits(status: PointStatus) -> bool:
 
 
 def _watch(
-    observer: Observer, cluster: ClusterConfig, controller: LocalRunner | None, shown: Display, stop: StopSignal
+    observer: Observer,
+    cluster: ClusterConfig,
+    controller: LocalRunner | None,
+    shown: Display,
+    stop: StopSignal,
+    *,
+    trouble: Callable[[], str | None],
 ) -> list[PointStatus]:
     poll = Poll(observer, cluster.poll_seconds)
     told = 0
@@ -247,6 +253,8 @@ def _watch(
         if controller is not None:
             statuses = controller.step(statuses, not stop.requests, shown.report)
         shown.update(statuses)
+        if said := trouble():
+            shown.report(said)
         stop.at_once = False
         if stop.requests > told:
             told = stop.requests
@@ -263,7 +271,8 @@ def _watch(
         working = controller is not None and bool(controller.slots.running)
         if controller is not None and controller.full and not controller.busy(statuses) and not _elsewhere(statuses):
             return statuses
-        if not stop.requests and not working and _is_over(_live(observer, statuses, controller), poll):
+        live = _live(observer, statuses, controller)
+        if not stop.requests and not working and _is_over(live, poll):
             return statuses
         if controller is not None:
             # Looking at thousands of runs takes a while and loads their file system: at most a third of the time.
@@ -271,7 +280,7 @@ def _watch(
         elif first:
             time.sleep(TICK_SECONDS)  # what was imported for the first look is not needed again
         else:
-            _rest(pause(time.process_time() - used), stop)
+            _rest(pause(time.process_time() - used), stop, AllEnd(observer.folder, live))
         first = False
 
 
@@ -285,11 +294,26 @@ def pause(cpu_seconds: float) -> float:
     return max(TICK_SECONDS, min(MAX_REST_SECONDS, cpu_seconds / WATCHING_SHARE))
 
 
-def _rest(seconds: float, stop: StopSignal) -> None:
-    """Sleep, but not on through a request to stop."""
+class AllEnd:
+    """Whether all points that lived at the last look have their outcome now: between looks, as a rule by one stat."""
+
+    def __init__(self, folder: StudyFolder, live: Sequence[PointStatus]) -> None:
+        self._left = [folder.run(status.key).outcome for status in live]
+
+    def __call__(self) -> bool:
+        """Look at the files of those that had none."""
+        while self._left and self._left[-1].exists():
+            self._left.pop()
+        return not self._left
+
+
+def _rest(seconds: float, stop: StopSignal, all_end: Callable[[], bool]) -> None:
+    """Sleep, but not on through a request to stop, nor once nothing is left to watch."""
     end = time.monotonic() + seconds
     while not stop.requests and (left := end - time.monotonic()) > 0:
         time.sleep(min(TICK_SECONDS, left))
+        if all_end():
+            return
 
 
 def _live(observer: Observer, statuses: Sequence[PointStatus], controller: LocalRunner | None) -> list[PointStatus]:

@@ -19,6 +19,8 @@ from study.storage.layout import StudyFolder
 END_SECONDS = 15.0
 FINAL_SECONDS = 900.0
 TAIL_BYTES = 4096
+WRONG = 2
+"""Exit code of what is wrong until somebody changes it, such as a package that is missing."""
 
 
 class Stoppable(Protocol):
@@ -38,6 +40,7 @@ class SyncProcess:
         self._enabled = load_submission(folder).tracking.enabled and find_spec("study.tracking") is not None
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0  # bytes of the log that earlier processes wrote
+        self._told = False
 
     def __enter__(self) -> Self:
         if self._enabled and not (self._if_needed and self._is_needless()):
@@ -59,13 +62,21 @@ class SyncProcess:
         """Whether it has ended by itself: the store cannot be written to, and its log says why."""
         return self._process is None or self._process.poll() is not None
 
+    def trouble(self) -> str | None:
+        """Return why nothing is sent, once: where that stays so until somebody changes it; else None."""
+        if self._told or self._process is None or self._process.poll() != WRONG:
+            return None
+        self._told = True
+        said = "".join(self._messages()[-1:]).removeprefix("study.tracking: ")
+        return f"nothing is sent to MLflow: {said or 'its process has ended'}"
+
     def finish(self, stop: Stoppable) -> None:
         """Let it send the rest and end; a tracking server that is away costs a warning, never a result."""
         if self._process is None:
             return
         if self._process.poll() is None:
             self._process.terminate()
-        else:
+        elif self._process.returncode != WRONG:
             self._process = self._spawn()
         code = self._wait(stop)
         if code == -signal.SIGTERM and not stop.requests:

@@ -152,6 +152,8 @@ def stay(folder: StudyFolder, count: int, mode: str = "live", warm: bool = True)
                 shown = time.monotonic()
                 queue.refresh()
                 terminal.show(view.line(queue.note_silent().search))
+                if said := syncer.trouble():
+                    terminal.show(said)
             time.sleep(TICK_SECONDS)
         queue.refresh()
         outcomes.export(folder)

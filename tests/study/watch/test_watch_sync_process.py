@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,3 +51,21 @@ def test_one_that_fails_says_why_in_its_own_words(tmp_path: Path, capsys: pytest
     assert "MLflow is not up to date (stopped)" in capsys.readouterr().out
     ended(folder, "exec sleep 600", "echo the server is away; exit 75")
     assert "MLflow is not up to date (the server is away)" in capsys.readouterr().out
+
+
+def test_what_stays_wrong_is_said_at_once_and_not_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A package that is missing would be looked for once more at the end, which takes seconds."""
+    folder = StudyFolder(tmp_path / "without")
+    folder.jobs.mkdir(parents=True)
+    with Scripted(folder, "echo no module named this; exit 2", f"touch {tmp_path}/again") as process:
+        while not process.ended:
+            time.sleep(0.01)
+        assert process.trouble() == "nothing is sent to MLflow: no module named this"
+        assert process.trouble() is None, "said once"
+        process.finish(SimpleNamespace(requests=0))
+    assert "MLflow is not up to date (no module named this)" in capsys.readouterr().out
+    assert not (tmp_path / "again").exists()
+    ended(folder, "exit 137", f"touch {tmp_path}/again")
+    assert (tmp_path / "again").exists(), "one that was killed is tried again"
