@@ -343,7 +343,8 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
     if counts.get(PointState.PENDING):
         change = "change what SLURM refused, " if REFUSED in ended else ""
         return f"pending: {change}run the study's command again, and they are submitted"
-    return ""
+    again = f"python -m study retry {called} --state cancelled    # continues those that were cancelled"
+    return again if counts.get(PointState.CANCELLED) else ""
 
 
 def bad_ends(statuses: Sequence[PointStatus]) -> set[str]:

@@ -210,6 +210,8 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> DerivedState:
     told = state in (AttemptState.INTERRUPTED, AttemptState.PREEMPTED)
     if detached(seen.batch) and job is None and not seen.queue_complete and (told or seen.retried):
         return DerivedState(PointState.UNKNOWN, f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
+    if seen.retried and (seen.cancelled or (job is not None and job.state == JobState.CANCELLED)):
+        return DerivedState(PointState.CANCELLED)  # while its job waited for its next start
     said = _by_job(job) if job is not None and (FAILURES[kind].unsure or told) else None
     if told and (seen.cancelled or said == Kind.CANCELLED):
         return DerivedState(PointState.CANCELLED)

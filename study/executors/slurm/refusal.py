@@ -39,9 +39,18 @@ def blamed(message: str, shape: JobSpec) -> str:
 
     shape: what was asked for. An option that the user gave, and that sbatch names, is meant rather than any key.
     """
-    given = [(name, value) for name, value in shape.sbatch if re.search(rf"--{re.escape(name)}(?![\w-])", message)]
+    given = [(name, value) for name, value in shape.sbatch if _names(message, name)]
     if given:
         return "cluster.sbatch={" + ", ".join(f"{name}: {value}" for name, value in given) + "}"
     keys = dict.fromkeys(key for words, names in _ABOUT if re.search(words, message, re.IGNORECASE) for key in names)
     values = ((key, getattr(shape, key)) for key in keys)
     return ", ".join(f"cluster.{key}={value}" for key, value in values if value not in (None, 0, ""))
+
+
+def _names(message: str, option: str) -> bool:
+    """Whether sbatch names an option: as it is written, or as a word, of which it may leave the plural away."""
+    word = re.escape(option.replace("-", " "))
+    return bool(
+        re.search(rf"--{re.escape(option)}(?![\w-])", message)
+        or re.search(rf"(?<![\w-])({word}|{word.removesuffix('s')})(?![\w-])", message, re.IGNORECASE)
+    )

@@ -152,6 +152,7 @@ def test_a_refusal_is_told_from_a_silence(said: str, no: bool) -> None:
         ("sbatch: unrecognized option '--nam=x'", "cluster.sbatch={nam: x}"),
         ("sbatch: error: Invalid --mail-type specification", "cluster.sbatch={mail-type: never}"),
         ("sbatch: error: Invalid --mail specification", ""),
+        ("Batch job submission failed: Invalid license specification", "cluster.sbatch={licenses: matlab}"),
         ("Batch job submission failed: Invalid partition name specified", "cluster.partition=gpuu"),
         ("Invalid account or account/partition combination specified", "cluster.partition=gpuu, cluster.account=me"),
         ("Batch job submission failed: Invalid qos specification", ""),  # none was asked for: none can be wrong
@@ -163,10 +164,14 @@ def test_a_refusal_is_told_from_a_silence(said: str, no: bool) -> None:
     ],
 )
 def test_a_refusal_names_the_keys_that_it_is_about(said: str, keys: str) -> None:
-    asked = JobSpec(
-        partition="gpuu", account="me", mem_gb=4.0, gpus_per_node=2, sbatch=(("mail-type", "never"), ("nam", "x"))
-    )
+    options = (("mail-type", "never"), ("nam", "x"), ("licenses", "matlab"))
+    asked = JobSpec(partition="gpuu", account="me", mem_gb=4.0, gpus_per_node=2, sbatch=options)
     assert refusal.blamed(said, asked) == keys
+
+
+def test_a_refusal_of_gres_names_the_option_that_asked_for_it() -> None:
+    said = "Batch job submission failed: Invalid generic resource (gres) specification"
+    assert refusal.blamed(said, JobSpec(sbatch=(("gres", "gpu:2"),))) == "cluster.sbatch={gres: gpu:2}"
 
 
 def test_names_are_unique_and_safe_for_slurm() -> None:

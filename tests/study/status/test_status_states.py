@@ -55,6 +55,11 @@ def job(state: str, word: str = "WORD", reason: str = "") -> Job:
         (Evidence(batch=SLURM, job=job("running"), attempt=attempt("interrupted")), "running"),
         (Evidence(batch=SLURM, job=job("failed"), attempt=attempt("failed")), "failed"),
         (Evidence(batch=SLURM, job=job("failed")), "failed"),
+        # cancelled while its job waited to start again: by a command, or by scancel
+        (Evidence(batch=SLURM, job=job("cancelled"), attempt=attempt("time_limit"), retried=True), "cancelled"),
+        (Evidence(batch=SLURM, attempt=attempt("time_limit"), retried=True, cancelled=True), "cancelled"),
+        (Evidence(batch=SLURM, job=job("cancelled"), attempt=said("hang"), retried=True), "cancelled"),
+        (Evidence(batch=SLURM, job=job("cancelled"), attempt=attempt("time_limit")), "time_limit"),
         # its job left the run to another attempt: that still has it, or nobody does
         (Evidence(batch=SLURM, job=job("failed"), owned=True), "running"),
         (Evidence(batch=SLURM, job=job("failed"), owned=False), "interrupted"),
