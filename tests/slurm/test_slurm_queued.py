@@ -1,8 +1,9 @@
-"""Jobs that SLURM does not start: held ones, and ones whose nodes are drained. `status` says so, and what helps."""
+"""Jobs that SLURM does not start: held, or their nodes drained or reserved. `status` says so, and what helps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from getpass import getuser
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,15 @@ def test_drained_nodes_and_held_jobs_are_said_in_words(
     lab.sweep("study.name=q", *TINY, "seed=1,2")
     drained = ("2 queued: the nodes that it could run on are down, drained or reserved", "sinfo -R", "is stalled")
     wait_for("drained nodes", lambda: said(*drained), every=LOOK_SECONDS)
+    stop = f"reservationname=stop starttime=now+30minutes duration=60 nodes=ALL flags=maint users={getuser()}"
+    one_node.call("scontrol", "create", "reservation", *stop.split())
+    one_node.call("scontrol", "update", "nodename=n1", "state=resume")
+    wait_for("a maintenance", lambda: said("reserved for maintenance", "cluster.time_minutes"), every=LOOK_SECONDS)
     (job,) = lab.job_ids("q")
     one_node.call("scontrol", "hold", job)
     wait_for("a hold", lambda: said("held by", f"scontrol release {job}", "is stalled"), every=LOOK_SECONDS)
     assert {point["reason"] for point in lab.points("q")} <= {"JobHeldUser", "JobHeldAdmin"}
-    one_node.call("scontrol", "update", "nodename=n1", "state=resume")
+    one_node.call("scontrol", "delete", "reservationname=stop")
     one_node.call("scontrol", "release", job)
     lab.study("watch", "q")
     assert said("2 completed") and not said("is stalled")

@@ -14,6 +14,7 @@ from study.executors.slurm.query import compress
 
 NODES = "sinfo -R shows which and why; an administrator: scontrol update nodename=NODE state=resume"
 LIMIT, STUCK = WaitKind.LIMIT, WaitKind.STUCK
+AGAIN = "run the command again, then python -m study retry with --state cancelled"
 LIMITS = "sacctmgr show assoc where user=$USER, sacctmgr show qos"
 
 
@@ -46,7 +47,16 @@ _REASONS: Sequence[tuple[str, QueueReason]] = (
         QueueReason(
             "it requests more than the partition or your account allows, or something else",
             STUCK,
-            "scancel {jobs}, change cluster.* (python -m study doctor shows what there is), run the command again",
+            f"scancel {{jobs}}, change cluster.* (python -m study doctor shows what there is), {AGAIN}",
+        ),
+    ),
+    (
+        r"(?i)ReqNodeNotAvail.*\bmaintenance\b",
+        QueueReason(
+            "its nodes are reserved for maintenance, which is under way or begins before its time limit is over",
+            LIMIT,
+            "scontrol show reservation shows from when to when; a job that ends before it starts now: scancel {jobs}, "
+            f"give a smaller cluster.time_minutes, {AGAIN}",
         ),
     ),
     (

@@ -43,6 +43,7 @@ def point(key: str, state: PointState = PointState.QUEUED, reason: str = "", job
         ("AssocMaxJobsLimit", LIMIT, "a limit of your account"),
         ("ReqNodeNotAvail, UnavailableNodes:n1", LIMIT, "down, drained or reserved"),
         ("ReqNodeNotAvail", LIMIT, "down, drained or reserved"),
+        ("ReqNodeNotAvail, Reserved for maintenance", LIMIT, "reserved for maintenance"),
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", LIMIT, "down"),
         ("PartitionDown", LIMIT, "partition"),
         ("Reservation", LIMIT, "reservation"),
