@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,34 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
                 "it is one setting of the whole study, so it cannot be in a list after -m"
             )
     return first
+
+
+UNKEYED = ("cluster", *(one.name for one in fields(RunConfig) if one.name not in SCIENTIFIC))
+"""Sections that may differ between points, and by which none differs from another."""
+
+
+def check_apart(composed: Sequence[Composed], resolved: Sequence[RunConfig]) -> None:
+    """Raise ValueError where configs of one point differ, in what is no part of it: only one of them would be run."""
+    apart = [repr([getattr(one.config, name) for name in UNKEYED]) for one in composed]
+    if len(set(apart)) < 2:
+        return
+    first: dict[str, int] = {}
+    for place, point in enumerate(points_of(composed, resolved, {})):
+        earlier = first.setdefault(point.key, place)
+        if apart[earlier] != apart[place]:
+            mine, other = _unkeyed(composed[earlier], composed[place]), _unkeyed(composed[place], composed[earlier])
+            raise ValueError(
+                f"{mine} and {other} make one and the same point: {', '.join(UNKEYED[:-1])} and {UNKEYED[-1]} are no "
+                "part of a point, so their keys cannot be in a list after -m; give one value, or run the command once "
+                "for each with a study.name of its own"
+            )
+
+
+def _unkeyed(one: Composed, other: Composed) -> str:
+    """Return what a config says otherwise than another in what is no part of a point, as it was typed if it was."""
+    typed = [word for word in one.overrides if word not in other.overrides and _head(word) in UNKEYED]
+    section = next(name for name in UNKEYED if getattr(one.config, name) != getattr(other.config, name))
+    return " ".join(typed) or f"{section}.{_unlike(getattr(one.config, section), getattr(other.config, section))}"
 
 
 def make_plan(

@@ -17,7 +17,7 @@ from study.executors.base import Executor, Site
 from study.executors.prepare_data import gather
 from study.planning import devices, sizing
 from study.planning.estimate import ENDED, RowState, rows, slots, speed
-from study.planning.plan import StudyPlan, common, folder_of, make_plan
+from study.planning.plan import StudyPlan, check_apart, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
 from study.planning.written import check_writable, write
 from study.records import lineage
@@ -54,7 +54,9 @@ def submit(composed: Sequence[Composed]) -> int:
     most = slots(config.cluster, config.run())
     _check_folder(config)
     sites = {name: load(name).site() for name in {one.config.cluster.executor for one in composed}}
-    found = lay_out(composed, [resolve_run(one.config, one.overrides) for one in composed], console.print)
+    resolved = [resolve_run(one.config, one.overrides) for one in composed]
+    check_apart(composed, resolved)
+    found = lay_out(composed, resolved, console.print)
     composed, resolved = found.composed, found.resolved
     wanted = [(one.config.cluster, run) for one, run in zip(composed, resolved, strict=True)]
     laid_out = [(sizing.layout(cluster, run, sites[cluster.executor]), run) for cluster, run in wanted]

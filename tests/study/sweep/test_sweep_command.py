@@ -388,13 +388,33 @@ def test_a_path_is_shown_as_it_is(here: Path, execution: Execution, capsys: pyte
 
 
 def test_points_of_different_resources_are_started_apart(here: Path, execution: Execution) -> None:
-    words = ["cluster=slurm", "-m", "model.width=64,96", "cluster.gpus_per_node=1,2", "budget.tokens=12800"]
+    words = ["cluster=slurm", "-m", "seed=1,2", "cluster.gpus_per_node='${seed}'", "budget.tokens=12800"]
     assert main(words) == 0
     shapes = [(len(keys), cluster.gpus_per_node) for _, keys, cluster in execution.started]
-    assert shapes == [(2, 1)], "the same science on other resources is the same point, once"
+    assert shapes == [(1, 1), (1, 2)]
     words = ["cluster=slurm", "-m", "cluster.gpus_per_node=2", "seed=5", "budget.tokens=12800"]
     assert main(words) == 0
     assert execution.started[-1][2].gpus_per_node == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cluster=local,slurm"], "cluster=local and cluster=slurm make one and the same point"),
+        (["cluster.gpus_per_node=1,2"], "cluster.gpus_per_node=1 and cluster.gpus_per_node=2 make one"),
+        (["runtime.threads=1,2"], "runtime.threads=1 and runtime.threads=2 make one"),
+        (["parallel=ddp,fsdp", "model.width=64,96"], "parallel=ddp and parallel=fsdp make one"),
+        (["optim.lr=1e-3,0.001", "cluster.nice='${seed}'"], ""),
+        (["optim.lr=1e-3,0.001"], ""),
+    ],
+)
+def test_a_list_that_makes_no_points_is_refused_before_the_data_is_prepared(
+    here: Path, execution: Execution, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of them would have been dropped as a duplicate of the first."""
+    assert main(["budget.tokens=12800", "-m", *words]) == (2 if said else 0)
+    assert said in capsys.readouterr().err
+    assert bool(execution.prepared) != bool(said)
 
 
 @pytest.mark.parametrize(
