@@ -61,25 +61,26 @@ UNKEYED = ("cluster", *(one.name for one in fields(RunConfig) if one.name not in
 
 def check_apart(composed: Sequence[Composed], resolved: Sequence[RunConfig]) -> None:
     """Raise ValueError where configs of one point differ, in what is no part of it: only one of them would be run."""
-    apart = [repr([getattr(one.config, name) for name in UNKEYED]) for one in composed]
+    unkeyed = UNKEYED if composed[0].config.search.name != "grid" else (*UNKEYED, "search")  # designs make points by it
+    apart = [repr([getattr(one.config, name) for name in unkeyed]) for one in composed]
     if len(set(apart)) < 2:
         return
     first: dict[str, int] = {}
     for place, point in enumerate(points_of(composed, resolved, {})):
         earlier = first.setdefault(point.key, place)
         if apart[earlier] != apart[place]:
-            mine, other = _unkeyed(composed[earlier], composed[place]), _unkeyed(composed[place], composed[earlier])
+            one, other = composed[earlier], composed[place]
             raise ValueError(
-                f"{mine} and {other} make one and the same point: {', '.join(UNKEYED[:-1])} and {UNKEYED[-1]} are no "
-                "part of a point, so their keys cannot be in a list after -m; give one value, or run the command once "
-                "for each with a study.name of its own"
+                f"{_unkeyed(one, other, unkeyed)} and {_unkeyed(other, one, unkeyed)} make one and the same point: "
+                f"{', '.join(unkeyed[:-1])} and {unkeyed[-1]} are no part of a point, so their keys cannot be in a "
+                "list after -m; give one value, or run the command once for each with a study.name of its own"
             )
 
 
-def _unkeyed(one: Composed, other: Composed) -> str:
+def _unkeyed(one: Composed, other: Composed, unkeyed: Sequence[str]) -> str:
     """Return what a config says otherwise than another in what is no part of a point, as it was typed if it was."""
-    typed = [word for word in one.overrides if word not in other.overrides and _head(word) in UNKEYED]
-    section = next(name for name in UNKEYED if getattr(one.config, name) != getattr(other.config, name))
+    typed = [word for word in one.overrides if word not in other.overrides and _head(word) in unkeyed]
+    section = next(name for name in unkeyed if getattr(one.config, name) != getattr(other.config, name))
     return " ".join(typed) or f"{section}.{_unlike(getattr(one.config, section), getattr(other.config, section))}"
 
 

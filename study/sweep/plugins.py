@@ -123,6 +123,12 @@ class StudySweeper(Sweeper):
     def _search(self, parsed: Sequence[Override]) -> list[list[JobReturn]] | None:
         """Start the search that the command asks for, if it is one whose points follow from results."""
         assert self._composer is not None
+        for override in parsed:
+            if override.key_or_group in DECIDE and override.is_sweep_override():
+                raise ValueError(
+                    f"{_line(override)}: all points of a command are of one study and one search or design; run the "
+                    "command once for each, with a study.name of its own"
+                )
         # With all groups that are the same in every point, as these are composed anyway.
         named = [_line(o) for o in parsed if o.key_or_group in DECIDE or (_is_fixed(o) and "." not in o.key_or_group)]
         if (self._composer.plain(named).get("search") or {}).get("name") not in SCHEDULERS:

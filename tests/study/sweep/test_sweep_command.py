@@ -402,6 +402,9 @@ def test_points_of_different_resources_are_started_apart(here: Path, execution: 
     [
         (["cluster=local,slurm"], "cluster=local and cluster=slurm make one and the same point"),
         (["cluster.gpus_per_node=1,2"], "cluster.gpus_per_node=1 and cluster.gpus_per_node=2 make one"),
+        (["search.seed=1,2"], "search.seed=1 and search.seed=2 make one and the same point"),
+        (["search=isoflop,random"], "search=isoflop,random: all points of a command are of one study and one search"),
+        (["study=isoflop,lr"], "study=isoflop,lr: all points of a command are of one study"),
         (["runtime.threads=1,2"], "runtime.threads=1 and runtime.threads=2 make one"),
         (["parallel=ddp,fsdp", "model.width=64,96"], "parallel=ddp and parallel=fsdp make one"),
         (["optim.lr=1e-3,0.001", "cluster.nice='${seed}'"], ""),
