@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
     from study.config.tracking_uri import DEFAULT
     from study.doctor import checks as look
     from study.doctor import site
+    from study.storage.mounts import check_file, check_folder
 
     if options.nodes < 1:
         raise ValueError(f"--nodes {options.nodes} is not allowed: 1 or more")
@@ -60,8 +61,9 @@ def run(options: argparse.Namespace) -> int:
                 "\n".join(line for check in new for line in lines(check, min(terminal.WIDTH, terminal.columns())))
             )
 
-    if options.out is not None and options.out.suffix != ".yaml":
-        raise ValueError(f"--out {options.out} is not allowed: the file ends in .yaml, and its name is the option")
+    if options.out is not None:
+        check_file(f"--out {options.out}", options.out, ".yaml")
+    check_folder(f"--runs {options.runs}", options.runs)
     runs = options.runs.absolute()
     scratch = runs / f".doctor-{uuid.uuid4().hex[:8]}"
     machine = look.machine()

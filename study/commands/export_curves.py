@@ -9,6 +9,7 @@ from pathlib import Path
 
 from study.commands import add_study
 from study.storage.files import write_atomic
+from study.storage.mounts import check_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +26,7 @@ def run(options: argparse.Namespace) -> int:
     from study.records.settings import find_study
     from study.search.curves import NOT_WHOLE, from_mlflow, from_runs, table
 
+    check_file(f"FILE.npz {options.out}", options.out, ".npz")
     if options.study.startswith("mlflow:"):
         curves = from_mlflow(options.uri, options.study.removeprefix("mlflow:"))
     else:
@@ -33,8 +35,6 @@ def run(options: argparse.Namespace) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     np.savez(content, **made.arrays)  # type: ignore[arg-type]
-    if options.out.is_dir():
-        raise ValueError(f"{options.out} is a folder: name a file in it, such as {options.out / 'curves.npz'}")
     write_atomic(options.out, content.getvalue())
     rows, columns = made.shape
     print(f"{options.out}: {rows} runs of {made.budget:,} tokens, {columns} columns")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from study.commands import add_json, add_study, emit
 from study.records.settings import find_study
+from study.storage.mounts import check_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,8 @@ def run(options: argparse.Namespace) -> int:
     from study.search.trial_queue import TrialQueue
 
     folder = find_study(options.study, options.runs)
+    if options.out is not None:
+        check_folder(f"--out {options.out}", options.out)
     out = options.out or folder.path.absolute().parent.parent / "reports" / folder.name / "search"
     drawn = draw(TrialQueue.of(folder).search, out)
     if options.json:

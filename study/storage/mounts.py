@@ -59,3 +59,12 @@ def check_folder(said: str, folder: Path) -> None:
     """Raise ValueError, beginning with what was said (`out=FOLDER`), for a folder in which nothing can be written."""
     if (there := obstacle(folder)) is not None:
         raise ValueError(f"{said}: {there} is no folder that can be written to: name another")
+
+
+def check_file(said: str, file: Path, suffix: str) -> None:
+    """Raise ValueError, beginning with what was said, for a file of another kind, or that cannot be written there."""
+    if file.is_dir():
+        raise ValueError(f"{said}: {file} is a folder: name a file in it, such as {file / f'NAME{suffix}'}")
+    if file.suffix != suffix:
+        raise ValueError(f"{said}: the file ends in {suffix}: name it {file.with_suffix(suffix).name}")
+    check_folder(said, file.parent)

@@ -54,9 +54,9 @@ def submit(composed: Sequence[Composed]) -> int:
     most = slots(config.cluster, config.run())
     _check_folder(config)
     sites = {name: load(name).site() for name in {one.config.cluster.executor for one in composed}}
-    resolved = [resolve_run(one.config, one.overrides) for one in composed]
-    check_apart(composed, resolved)
-    found = lay_out(composed, resolved, console.print)
+    asked = [resolve_run(one.config, one.overrides) for one in composed]
+    check_apart(composed, asked)
+    found = lay_out(composed, asked, console.print)
     composed, resolved = found.composed, found.resolved
     wanted = [(one.config.cluster, run) for one, run in zip(composed, resolved, strict=True)]
     laid_out = [(sizing.layout(cluster, run, sites[cluster.executor]), run) for cluster, run in wanted]

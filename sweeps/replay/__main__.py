@@ -88,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse(words)
         table = read_table(options.curves)
+        if options.out is not None:
+            _check_out(options.out)
         if table.left_out:
             print(
                 f"{table.left_out} rows without a value in the first columns are left out: they go on from other runs"
@@ -107,11 +109,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _check_out(out: Path) -> None:
+    """Raise ValueError for a file of another kind, or that cannot be written: before minutes of work, not after."""
+    if out.suffix != ".json":
+        raise ValueError(f"out={out} is not allowed: what is written is JSON: name a file that ends in .json")
+    if out.is_dir():
+        raise ValueError(f"out={out} is a folder: name a file in it, such as {out / 'regrets.json'}")
+    staged = _staged(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        staged.touch()
+        staged.unlink()
+    except OSError as error:
+        raise ValueError(f"out={out} cannot be written ({error.strerror}): name another file") from None
+
+
 def _write(out: Path, outcomes: Mapping[str, Outcome]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staged = out.with_name(f".{out.name}.{os.getpid()}")
+    staged = _staged(out)
     staged.write_text(json.dumps(as_json(outcomes), indent=1) + "\n", encoding="utf-8")
     staged.replace(out)
+
+
+def _staged(out: Path) -> Path:
+    return out.with_name(f".{out.name}.{os.getpid()}")
 
 
 def parse(words: Sequence[str]) -> Options:

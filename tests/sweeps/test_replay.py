@@ -86,6 +86,24 @@ def test_asha_by_its_name_chooses_by_what_starts_cost() -> None:
     assert isinstance(POLICIES["asha"](SchedulerOptions(1, 27, trials=40)), AshaAuto)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("out.csv", "out.csv is not allowed: what is written is JSON: name a file that ends in .json"),
+        ("/proc/x/out.json", "out=/proc/x/out.json cannot be written (No such file or directory): name another file"),
+        ("folder.json", "folder.json is a folder: name a file in it"),
+    ],
+)
+def test_where_nothing_can_be_written_is_said_before_the_replay(
+    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.json").mkdir()
+    path = made(tmp_path, val_loss=np.random.default_rng(0).random((12, 9)))
+    assert main([f"curves={path}", "scheduler=random", "seeds=1", f"out={tmp_path / name}"]) == 2
+    answer = capsys.readouterr()
+    assert said in answer.err and not answer.out
+
+
 def test_rows_whose_beginning_nobody_knows_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = np.random.default_rng(0).random((6, 9))
     losses[1, :4] = losses[2, 4:] = losses[3] = np.nan  # began late, diverged late, diverged at once

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from study.__main__ import main
 from study.commands.doctor import lines
 from study.config import compose
 from study.config.compose import conf_folder, own_conf_folder
@@ -126,3 +127,19 @@ def test_what_a_test_job_found(change: dict[str, object], failed: set[str], said
 def test_a_test_job_that_gave_nothing() -> None:
     (check,) = checks_of(Trial(job_id="12", problem="test job 12: queued (Resources) after 10 s: cancelled"), "login")
     assert (check.state, "queued (Resources)" in check.said) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "/proc/x/here.yaml"], "--out /proc/x/here.yaml: /proc is no folder that can be written to"),
+        (["--out", "here.csv"], "--out here.csv: the file ends in .yaml: name it here.yaml"),
+        (["--runs", "/proc/x"], "--runs /proc/x: /proc is no folder that can be written to"),
+    ],
+)
+def test_where_nothing_can_be_written_is_said_before_the_test_job(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *words]) == 2
+    answer = capsys.readouterr()
+    assert said in answer.err and not answer.out

@@ -61,6 +61,13 @@ def test_runs_become_a_table_that_is_replayed(tmp_path: Path, capsys: pytest.Cap
     finished(study, 0.5, "running")
     assert main(["export-curves", str(study.path), str(tmp_path)]) == 2
     assert "is a folder: name a file in it, such as" in capsys.readouterr().err
+    for file, why in (
+        ("c.csv", "FILE.npz c.csv: the file ends in .npz: name it c.npz"),
+        ("c", "the file ends in .npz: name it c.npz"),
+        ("/proc/x/c.npz", "FILE.npz /proc/x/c.npz: /proc is no folder that can be written to"),
+    ):
+        assert main(["export-curves", str(study.path), file]) == 2
+        assert why in capsys.readouterr().err
     assert main(["export-curves", str(study.path), str(tmp_path / "curves.npz")]) == 0
     said = capsys.readouterr().out
     assert "4 runs of 8,192 tokens, 4 columns" in said and "left out: 1 not trained to the end" in said
