@@ -37,21 +37,9 @@ def show(text: str, paint: Callable[[str], str] | None = None) -> None:
     paint: gives a line its colours, where the terminal has some.
     """
     if sys.stdout.isatty():
-        lines = _folded(text)
+        lines = [part for line in text.split("\n") for part in fold(line, columns())]
         text = "\n".join(map(paint, lines) if paint is not None and colours() else lines)
     print(text, flush=True)
-
-
-def complain(text: str) -> None:
-    """Print what is wrong where errors go, folded on a terminal that is narrower."""
-    if sys.stderr.isatty():
-        text = "\n".join(_folded(text))
-    print(text, file=sys.stderr)
-
-
-def _folded(text: str) -> list[str]:
-    """Return the lines of a text, folded to the terminal's columns."""
-    return [part for line in text.split("\n") for part in fold(line, columns())]
 
 
 def colours() -> bool:

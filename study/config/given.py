@@ -19,6 +19,21 @@ SIZED: Mapping[str, str] = {
 ALL = "all"
 ALL_PARTS = ("gpus", "memory", "time")
 """What `[all]` stands for."""
+PARTS = (*ALL_PARTS, "pack", "points_per_job")
+"""What `cluster.auto` may name beside `all`."""
+
+
+def check_auto(auto: Iterable[str]) -> None:
+    """Raise ValueError for a word of `cluster.auto` that names nothing which can be sized."""
+    unknown = sorted(set(auto) - {*PARTS, ALL})
+    if unknown:
+        raise ValueError(f"{AUTO}={unknown[0]!r} is not allowed: choose among {', '.join(PARTS)}, or {ALL}")
+
+
+def parts(cluster: ClusterConfig) -> tuple[str, ...]:
+    """Return what `cluster.auto` names, each once, `all` spelled out."""
+    named = (*(ALL_PARTS if ALL in cluster.auto else ()), *(part for part in cluster.auto if part != ALL))
+    return tuple(dict.fromkeys(named))
 
 
 def without_given(cluster: ClusterConfig, typed: Iterable[str]) -> ClusterConfig:
@@ -29,8 +44,7 @@ def without_given(cluster: ClusterConfig, typed: Iterable[str]) -> ClusterConfig
     """
     keys = set(typed)
     given = {part: name for name, part in SIZED.items() if name in keys}
-    parts = ALL_PARTS if ALL in cluster.auto else ()
-    named = tuple(dict.fromkeys((*parts, *(part for part in cluster.auto if part != ALL))))
+    named = parts(cluster)
     both = [part for part in named if part in given]
     if not both:
         return cluster

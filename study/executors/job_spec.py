@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from study.config.given import check_auto, parts
 from study.config.schema import ClusterConfig
 
 OURS: Mapping[str, str] = {
@@ -157,11 +158,7 @@ def _check(cluster: ClusterConfig) -> None:
         raise ValueError(f"cluster.gpus_per_node={cluster.gpus_per_node} is not allowed: 0 or more")
     if cluster.margin < 1:
         raise ValueError(f"cluster.margin={cluster.margin:g} is not allowed: 1 or more; 1.5 requests 50 % more")
-    unknown = sorted(set(cluster.auto) - {"gpus", "memory", "time", "pack", "points_per_job", "all"})
-    if unknown:
-        raise ValueError(
-            f"cluster.auto={unknown[0]!r} is not allowed: choose among gpus, memory, time, pack, points_per_job, or all"
-        )
+    check_auto(cluster.auto)
     given = cluster.points_per_job
     if given is not None and given < cluster.pack:
         raise ValueError(
@@ -177,7 +174,7 @@ def _check(cluster: ClusterConfig) -> None:
             f"cluster.nodes={cluster.nodes} x cluster.tasks_per_node={cluster.tasks_per_node}: set both to 1, or "
             f"cluster.{several}=1"
         )
-    if cluster.pack_gpus != "own" and not cluster.gpus_per_node and "gpus" not in cluster.auto:
+    if cluster.pack_gpus != "own" and not cluster.gpus_per_node and "gpus" not in parts(cluster):
         raise ValueError(
             f"cluster.pack_gpus={cluster.pack_gpus} without GPUs: give cluster.gpus_per_node, or leave it own"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from study.config.given import ALL, ALL_PARTS
+from study.config.given import parts
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of, load
 from study.executors.base import Site
@@ -58,12 +58,6 @@ class _Jobs:
 
     there: list[tuple[Point, float]] = field(default_factory=list)
     turns: str = ""
-
-
-def parts(cluster: ClusterConfig) -> frozenset[str]:
-    """Return what is to be sized: of gpus, memory, time, pack, points_per_job."""
-    named = frozenset(cluster.auto)
-    return named - {ALL} | set(ALL_PARTS) if ALL in named else named
 
 
 def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site) -> list[Sized]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.text.terminal import complain, show
 from study import text as terminal
 
 WITH_VALUE = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd", "--package", "-p", "--cfg", "-c")
+CHOICES = {
+    "--cfg": ("job", "hydra", "all"),
+    "-c": ("job", "hydra", "all"),
+    "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+    "-i": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+}
+"""Options whose value is one of a few."""
 HYDRAS_OWN = ("--hydra-help", "--version", "--shell-completion", "-sc", "--info", "-i")
 OURS = ("--help", "-h", "--multirun", "-m", "--run", "-r", "--resolve")
 
@@ -41,9 +50,9 @@ class Arguments:
 
 def split(argv: Sequence[str]) -> Arguments:
     """Return the options and the overrides of a command line; ValueError for an option that is not one of Hydra's."""
-    options, overrides = [], []
+    options, overrides = list[str](), list[str]()
     waiting = iter(argv)
-    for word in waiting:
+    while (word := next(waiting, None)) is not None:
         if not word.startswith("-"):
             overrides.append(word)
             continue
@@ -55,13 +64,37 @@ def split(argv: Sequence[str]) -> Arguments:
             if assigns and not near:
                 raise ValueError(f"unknown option {name}: keys and groups have no dashes, write {word.lstrip('-')}")
             raise ValueError(f"unknown option {name}" + (f": did you mean {near[0]}?" if near else ": see --help"))
-        options.append(word)
         if word in WITH_VALUE:
             value = next(waiting, None)
             if value is None:
                 raise ValueError(f"{word} needs a value: see --help")
-            options.append(value)
+            _check_option(word, value)
+            options.extend((word, value))
+        elif word in CHOICES:  # a value may follow; another word is no value, though Hydra would take it for one
+            value = next(waiting, "all")
+            if value not in CHOICES[word]:
+                waiting = itertools.chain([value], waiting)
+                value = "all"
+            options.append(f"{word}={value}")
+        else:
+            _check_option(name, word.partition("=")[2])
+            options.append(word)
     return Arguments(tuple(options), tuple(overrides))
+
+
+def _check_option(name: str, value: str) -> None:
+    """Raise ValueError for a value that an option cannot have."""
+    if name in ("--config-path", "-cp"):
+        raise ValueError(
+            f"{name}={value} would replace the configs that every study is made of: --config-dir DIR adds a folder of "
+            "your own to them"
+        )
+    if name in CHOICES and value not in CHOICES[name]:
+        raise ValueError(f"{name}={value} is not allowed: choose one of {', '.join(CHOICES[name])}")
+    if name in ("--config-dir", "-cd") and not (value and Path(value).is_dir()):
+        raise ValueError(f"{name}={value}: there is no such folder: name the one that holds your groups and configs")
+    if name in ("--config-name", "-cn") and not value:
+        raise ValueError(f"{name}= is empty: name a config, without .yaml")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +104,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = split(words)
         if arguments.has("--help", "-h"):
-            from analysis.text.terminal import show
             from study.sweep.help import about, text
 
             folders, groups = _config_folders(arguments), [word for word in arguments.overrides if "=" not in word]
@@ -96,13 +128,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ValueError as error:
-        terminal.complain(f"study.sweep: {error}")
+        complain(f"study.sweep: {error}")
         return 2
     except OSError as error:
         from study.config.errors import from_system
 
-        terminal.complain(f"study.sweep: {from_system(error) or error}")
+        complain(f"study.sweep: {from_system(error) or error}")
         return 1
+
+
+def _check_config(arguments: Arguments) -> None:
+    """Raise ValueError for a config of one's own that is built on nothing: it would be all that Hydra composes."""
+    name, folder = arguments.value("--config-name", "-cn"), arguments.value("--config-dir", "-cd")
+    if name is None or folder is None:
+        return
+    file = Path(folder, f"{name.removesuffix('.yaml')}.yaml")
+    if file.is_file() and not any(line.startswith(b"defaults:") for line in file.read_bytes().splitlines()):
+        raise ValueError(
+            f"--config-name={name}: {file} is built on no config: begin it with defaults: [config, _self_]"
+        )
 
 
 def _hydra(arguments: Arguments) -> int:
@@ -112,6 +156,7 @@ def _hydra(arguments: Arguments) -> int:
 
     from study.config.errors import from_hydra
 
+    _check_config(arguments)
     try:
         if arguments.has("--shell-completion", "-sc"):
             raise ValueError(
@@ -123,7 +168,7 @@ def _hydra(arguments: Arguments) -> int:
         if not arguments.has(*HYDRAS_OWN, "--cfg", "-c"):
             _check_lists(arguments)
             for line in repeated(arguments.overrides):
-                terminal.complain(f"study.sweep: {line}")
+                complain(f"study.sweep: {line}")
             options = [o for o in arguments.options if o not in ("-m", "--multirun", "--run", "-r")]
             return _drive(["--multirun", *options, *arguments.overrides], _never)
         return _drive([*arguments.options, *arguments.overrides], _never)

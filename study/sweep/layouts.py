@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from study.config.compose import Composed
+from study.config.given import parts
 from study.executors import load
-from study.planning import sizing
 from study.planning.parallel.auto import Chooser, is_auto, with_ranks
 from study.planning.plan import folder_of, points_of
 from study.planning.ranks import tasks
@@ -81,11 +81,7 @@ def _kept(run: RunConfig, point: Point, one: Composed, folder: StudyFolder) -> R
     """Return the run with the layout of the study's point; ValueError where the command gives it other ranks."""
     before, cluster = point.config, one.config.cluster
     ranks, given = _ranks(before), tasks(cluster)
-    if (
-        ranks not in (None, given)
-        and "gpus" not in sizing.parts(cluster)
-        and not folder.run(point.key).outcome.exists()
-    ):
+    if ranks not in (None, given) and "gpus" not in parts(cluster) and not folder.run(point.key).outcome.exists():
         made = "gpus_per_node" if load(cluster.executor).allocates else "tasks_per_node"
         raise ValueError(
             f"point {point.key} has been laid out on {counted(ranks, 'rank')} and keeps that, but "

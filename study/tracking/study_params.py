@@ -31,14 +31,15 @@ LONGEST = 499
 """Letters of a value: some stores take no more."""
 
 
-def study_params(points: Sequence[Point], redact: Redact) -> dict[str, str]:
+def study_params(points: Sequence[Point], swept: Sequence[str], redact: Redact) -> dict[str, str]:
     """Return the parameters of a study's own run by their names; a key that no point sets is left out.
 
-    Each key has its value where all points share it, else its values: `16, 24, 32`, or `16 to 88 (13 values)`.
+    swept: the keys that tell points apart (:func:`apart`). Each key has its value where all points share it, else its
+    values: `16, 24, 32`, or `16 to 88 (13 values)`.
     """
     if not points:
         return {}
-    swept, configs = apart(points), [point.raw for point in points]
+    configs = [point.raw for point in points]
     found = {POINTS: str(len(points)), SWEPT: ", ".join(sorted(swept)), FAMILY: _family(configs)}
     for key in dict.fromkeys((*TOLD, *swept)):
         values = _values(configs, key)
@@ -54,13 +55,21 @@ def apart(points: Sequence[Point]) -> list[str]:
     return varying([flat(point.raw) for point in points[::every]], swept)
 
 
-def send(store: Store, target: StoreState, points: Sequence[Point], redact: Redact, *, search: str | None) -> bool:
+def send(
+    store: Store,
+    target: StoreState,
+    points: Sequence[Point],
+    swept: Sequence[str],
+    redact: Redact,
+    *,
+    search: str | None,
+) -> bool:
     """Tell a study's own run its parameters; return whether something was sent.
 
     MLflow's parameters cannot be changed. Where points that came later change one, a tag of its name says what holds.
     The points of a search are known once it has ended (`search`: "over" or "stopped", "" while it goes on).
     """
-    told = {} if search == "" else study_params(points, redact)
+    told = {} if search == "" else study_params(points, swept, redact)
     digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
     if not told or target.told == digest:
         return False

@@ -205,18 +205,14 @@ class Syncer:
         self._colours = budget_colours(budget for budget in budgets if budget is not None)
         self._looks.clear()
         longest = max((len(run_name(point, self._redact)) for point in points), default=0)
-        tags = experiment_tags(
-            self._folder.name,
-            study_params.apart(points),
-            search=self._source.search_end is not None,
-            longest=longest,
-        )
+        swept, search = study_params.apart(points), self._source.search_end is not None
+        tags = experiment_tags(self._folder.name, swept, search=search, longest=longest)
         digest = hashlib.sha256(json.dumps(tags).encode()).hexdigest()[:16]
         try:
             if target.shown != digest:
                 self._store.describe(target.experiment, tags)
                 target.shown, self._dirty = digest, True
-            self._dirty |= study_params.send(self._store, target, points, self._redact, search=known[1])
+            self._dirty |= study_params.send(self._store, target, points, swept, self._redact, search=known[1])
         except (RunGoneError, RunRefusedError) as error:  # the study's own run was removed: the next pass looks
             self._verified = False
             raise StoreAwayError(f"the experiment cannot be described: {error}") from None

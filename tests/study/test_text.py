@@ -199,5 +199,9 @@ def test_errors_are_folded_on_a_terminal_alone(
         said = capsys.readouterr().err
         assert (max(map(len, said.splitlines())) <= 60) is at_terminal
         assert " ".join(said.split()).endswith("(did you mean study=isoflop?)")
+        assert sweep(["--shell-completion", "install"]) == 2
+        with_command = capsys.readouterr().err
+        assert "python -m study completion bash" in " ".join(with_command.split())
+        assert (max(map(len, with_command.splitlines())) <= 60) is at_terminal, "as those of study and analysis"
         assert commands.main(["unheard-of-word"]) == 2
         assert (max(map(len, capsys.readouterr().err.splitlines())) <= 60) is at_terminal

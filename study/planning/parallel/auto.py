@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from study.config.given import parts
 from study.config.schema import ClusterConfig, StudyConfig
 from study.executors import load
-from study.planning import sizing
 from study.planning.parallel import profiles
 from study.planning.parallel.answer import Answer, answer, needed
 from study.planning.parallel.profiles import MEMORY
@@ -101,7 +101,7 @@ class Chooser:
 def with_ranks(cluster: ClusterConfig) -> ClusterConfig:
     """Return the cluster section with a process for each GPU; ValueError where it says another number of them."""
     gpus = cluster.gpus_per_node
-    if not load(cluster.executor).allocates or gpus == 0 or "gpus" in sizing.parts(cluster):
+    if not load(cluster.executor).allocates or gpus == 0 or "gpus" in parts(cluster):
         return cluster
     if cluster.tasks_per_node not in (1, gpus):
         raise ValueError(
@@ -118,7 +118,7 @@ def is_auto(run: RunConfig) -> bool:
 
 def _check_gpus(cluster: ClusterConfig, profile: ClusterProfile) -> None:
     """Raise ValueError where jobs would have no GPUs, and the profile is of GPUs."""
-    if not load(cluster.executor).allocates or "gpus" in sizing.parts(cluster):
+    if not load(cluster.executor).allocates or "gpus" in parts(cluster):
         return
     if profile.device == "cuda" and cluster.gpus_per_node == 0:
         raise ValueError(
@@ -135,7 +135,7 @@ def _searched(run: RunConfig, cluster: ClusterConfig, profile: ClusterProfile, g
     """
     said = [f"{MEMORY}="] if MEMORY in given else []
     memory = profiles.memory(profile, said, cluster.gpu_memory_gb)
-    if "gpus" not in sizing.parts(cluster):
+    if "gpus" not in parts(cluster):
         question = about(run, profile, tasks(cluster), memory, given)
     else:
         question = next(_fitting(run, profile, memory, given), None) or about(

@@ -118,6 +118,11 @@ def test_what_no_job_can_be_is_said(changed: dict[str, object], message: str) ->
         job_spec_of(replace(SLURM, **changed))  # type: ignore[arg-type]
 
 
+def test_all_stands_for_gpus_too() -> None:
+    """Who shares GPUs needs some, given or to be sized."""
+    assert job_spec_of(replace(SLURM, pack=2, pack_gpus="mps", auto=("all",))).pack == 2
+
+
 def test_nodes_are_read_from_sinfo() -> None:
     assert SITE.complete
     assert SITE.nodes[0] == Nodes("gpu", True, 4, 64, 500.0, 8, frozenset({"a100", "ib"}), 2880, 4)

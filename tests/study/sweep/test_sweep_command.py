@@ -22,7 +22,7 @@ from study.reconcile.triggers import Submit
 from study.records import corpus
 from study.records.points import load_points
 from study.storage.layout import StudyFolder
-from study.sweep.__main__ import main, repeated, split
+from study.sweep.__main__ import Arguments, main, repeated, split
 from study.sweep.help import EXAMPLES
 from tests.environment import python_path
 from tests.study.support.stand_ins import stand_in
@@ -169,7 +169,12 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
         (["model.width=63"], "model.width=63 is not a multiple of model.head_dim=32"),
         (["-m", "seed=1,2", "+optim.eps=1e-9"], "An item is already at 'optim.eps'"),
         (["--config-name", "confg"], "--config-name=confg: there is no such config"),
-        (["--config-dir", "nowhere"], "nowhere"),
+        (["--config-dir", "nowhere"], "--config-dir=nowhere: there is no such folder"),
+        (["-cd=nowhere"], "-cd=nowhere: there is no such folder"),
+        (["--config-name="], "--config-name= is empty"),
+        (["--config-path", "mine"], "--config-path=mine would replace the configs that every study is made of"),
+        (["--cfg", "jbo"], "--cfg=jbo is not allowed: choose one of job, hydra, all"),
+        (["--info=jbo"], "--info=jbo is not allowed: choose one of all, config,"),
         (["eval.count=${eval.cuont}"], "eval.cuont"),
         (["data=text"], "data.source has no value yet"),
         (["+model.extra=3"], "unknown key 'model.extra'"),
@@ -216,6 +221,15 @@ def test_yaml_of_ones_own_is_checked_and_found(here: Path, capsys: pytest.Captur
     (here / "mine" / "model" / "wide.yaml").write_text("width: 512\n")
     assert main(["model=wide", "dry_run=true", "--config-dir=mine"]) == 0
     assert "512 x 2" in capsys.readouterr().out
+
+
+def test_a_config_of_ones_own_is_built_on_ours(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config-dir", ".", "--config-name", "mine", "budget.tokens=12800", "dry_run=true"]
+    (here / "mine.yaml").write_text("seed: 7\n")
+    assert main(words) == 2
+    assert "mine.yaml is built on no config: begin it with defaults: [config, _self_]" in capsys.readouterr().err
+    (here / "mine.yaml").write_text("defaults: [config, _self_]\nseed: 7\n")
+    assert main(words) == 0
 
 
 def test_broken_yaml_of_ones_own_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -600,12 +614,19 @@ def test_what_a_killed_command_left_of_preparing_data_is_removed_by_the_next_one
 
 
 def test_options_and_overrides_stand_in_any_order() -> None:
-    arguments = split(["a=1", "-m", "--config-dir", "d", "b=2", "--cfg=job"])
-    assert arguments.options == ("-m", "--config-dir", "d", "--cfg=job")
+    arguments = split(["a=1", "-m", "--config-dir", ".", "b=2", "--cfg=job"])
+    assert arguments.options == ("-m", "--config-dir", ".", "--cfg=job")
     assert arguments.overrides == ("a=1", "b=2")
     assert arguments.value("--cfg", "-c") == "job"
-    assert arguments.value("--config-dir") == "d"
+    assert arguments.value("--config-dir") == "."
     assert arguments.value("--package") is None
+
+
+def test_a_word_after_an_option_without_a_value_is_an_override() -> None:
+    """Hydra took `--info study=isoflop` for a wrong value of --info."""
+    assert split(["--info", "study=isoflop"]) == Arguments(("--info=all",), ("study=isoflop",))
+    assert split(["--info", "plugins", "seed=1"]) == Arguments(("--info=plugins",), ("seed=1",))
+    assert split(["seed=1", "-i"]) == Arguments(("-i=all",), ("seed=1",))
 
 
 @pytest.mark.parametrize("option", ["--hydra-help", "--info", "--version"])

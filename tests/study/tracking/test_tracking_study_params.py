@@ -10,7 +10,7 @@ import pytest
 
 from study.records.point import Point
 from study.tracking.state import StoreState
-from study.tracking.study_params import LONGEST, POINTS, SWEPT, send, study_params
+from study.tracking.study_params import LONGEST, POINTS, SWEPT, apart, send, study_params
 from tests.study.support.fake_store import FakeStore
 from train.spec.config import RunConfig
 
@@ -27,25 +27,30 @@ def points(*changes: dict[str, Any]) -> list[Point]:
     return made
 
 
+def told(*changes: dict[str, Any]) -> dict[str, str]:
+    made = points(*changes)
+    return study_params(made, apart(made), str)
+
+
 def test_few_values_are_listed_in_order_and_of_many_the_ends_are_told() -> None:
-    few = study_params(points(*({"model.width": width, "seed": 1} for width in (96, 16, 64))), str)
+    few = told(*({"model.width": width, "seed": 1} for width in (96, 16, 64)))
     assert (few[POINTS], few[SWEPT]) == ("3", "model.width")
     assert (few["model.width"], few["seed"]) == ("16, 64, 96", "1")
-    many = study_params(points(*({"budget.flops": 1e12 * (1 + i)} for i in range(30))), str)
+    many = told(*({"budget.flops": 1e12 * (1 + i)} for i in range(30)))
     assert many["budget.flops"] == "1e+12 to 3e+13 (30 values)"
-    named = study_params(points(*({"data.source": f"corpus-{i}-{'x' * 90}"} for i in range(12))), str)
+    named = told(*({"data.source": f"corpus-{i}-{'x' * 90}"} for i in range(12)))
     assert named["data.source"].startswith("corpus-0-") and named["data.source"].endswith("…")
     assert len(named["data.source"]) == LONGEST < 500
 
 
 def test_dense_models_and_experts_are_told_apart_and_what_is_unset_is_left_out() -> None:
-    assert study_params(points({"seed": 0}), str)["model.family"] == "dense transformer"
-    mixed = study_params(points({"model.experts": 0}, {"model.experts": 8}), str)
+    assert told({"seed": 0})["model.family"] == "dense transformer"
+    mixed = told({"model.experts": 0}, {"model.experts": 8})
     assert mixed["model.family"] == "dense transformer, mixture of experts"
     assert mixed["model.experts"] == "0, 8"
     assert "data.source" not in mixed and "budget.flops" not in mixed
-    assert study_params([], str) == {}
-    assert SWEPT not in study_params(points({"seed": 0}), str)
+    assert told() == {}
+    assert SWEPT not in told({"seed": 0})
 
 
 @pytest.mark.parametrize(("search", "sent"), [(None, True), ("over", True), ("", False)])
@@ -53,8 +58,8 @@ def test_a_search_is_told_once_its_points_are_known(search: str | None, sent: bo
     store, target = FakeStore(), StoreState()
     target.parent = store.create("1", "s", None, {})
     some = points({"seed": 0}, {"seed": 1})
-    assert send(store, target, some, str, search=search) is sent
+    assert send(store, target, some, apart(some), str, search=search) is sent
     assert (POINTS in store.held(target.parent).params) is sent
     calls = store.calls
-    assert not send(store, target, some, str, search=search), "nothing is sent twice"
+    assert not send(store, target, some, apart(some), str, search=search), "nothing is sent twice"
     assert store.calls == calls
