@@ -51,6 +51,7 @@ class TrainedModel:
         """Where the weights are."""
         return next(self.model.parameters()).device
 
+    @calls.answered(text=calls.unicode)
     def encode(self, text: str) -> list[int]:
         """Return a text's tokens; ValueError where the run's corpus is not there, with its tokenizer."""
         content = self._tokenizer[0]
@@ -70,7 +71,7 @@ class TrainedModel:
         return str(loaded.decode(kept, skip_special_tokens=True))
 
     @torch.no_grad()
-    @calls.answered(text=calls.text)
+    @calls.answered(text=calls.unicode)
     def loss(self, text: str) -> float:
         """Return the mean loss of a text [nats per token], given that a document begins with it.
 
@@ -84,7 +85,7 @@ class TrainedModel:
         return float(torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:], device=self.device)))
 
     @torch.no_grad()
-    @calls.answered(prompt=calls.text, tokens=calls.whole(), top_k=calls.whole(), seed=calls.whole())
+    @calls.answered(prompt=calls.unicode, tokens=calls.whole(), top_k=calls.whole(), seed=calls.whole())
     def sample(
         self, prompt: str = "", tokens: int = 100, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
     ) -> str:

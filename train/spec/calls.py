@@ -123,6 +123,17 @@ def text(name: str, value: Any) -> None:
         raise ValueError(f"{name}={shown(value)}: a text is needed")
 
 
+def unicode(name: str, value: Any) -> None:
+    """Check a text that is to become UTF-8: half of a surrogate pair is no character."""
+    text(name, value)
+    lone = next((place for place, letter in enumerate(value) if "\ud800" <= letter <= "\udfff"), None)
+    if lone is not None:
+        raise ValueError(
+            f"{name}={shown(value)}: character {lone} is {value[lone]!r}, half of a surrogate pair, which is no text: "
+            f"leave it out, as {name}.encode(errors='ignore').decode() does"
+        )
+
+
 def truth(name: str, value: Any) -> None:
     """Check a yes or no: no text stands for one."""
     if not isinstance(value, bool):
