@@ -18,6 +18,8 @@ from study.planning import packing
 from study.planning.estimate import Speed, rows, speed
 from study.planning.ranks import estimated_flops
 from study.planning.turns import alike, dealt, enough, longest_lane, shares, too_short
+from study.records import lineage
+from study.records.outcomes import completed
 from study.records.point import Point
 from study.storage.layout import StudyFolder
 from train.spec import mesh
@@ -75,7 +77,7 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
     whole_jobs = base.takes_turns or "pack" in parts(cluster) or _chooses_points_per_job(cluster)
     kinds: dict[bool, Speed] = {}
     by_parent: dict[str | None, dict[JobSpec, _Jobs]] = {}
-    sized_here = {point.key for point in points}
+    over = {key for key in lineage.parents(points) if completed(folder, key)} if whole_jobs else set()
     for point, row in zip(points, rows(points, {}), strict=True):
         sized = layout(cluster, point.config, site)
         gpu = sized.gpus_per_node > 0
@@ -86,8 +88,8 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
             sized = packed(sized, point.config, site)
         # Of points that follow each other, or were brought together here, only the whole job has a time.
         shape = size(sized, point.config, None if whole_jobs else seconds, site)
-        # Branches go out once their parent has a job or has ended: they share no job with points that do not wait so.
-        waits = whole_jobs and (parent := parse(point.parent)) is not None and parent.key in sized_here
+        # Jobs of branches wait for that of their parent, unless it is over: they share none with points that do not.
+        waits = whole_jobs and (parent := parse(point.parent)) is not None and parent.key not in over
         together = by_parent.setdefault(point.parent if waits else None, {})
         together.setdefault(shape, _Jobs()).there.append((point, seconds))
     by_shape: dict[JobSpec, _Jobs] = {}

@@ -6,16 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from study.executors import load, query
-from study.failures.kinds import AttemptState
 from study.reconcile.last_job import has_ended
 from study.reconcile.services import Services
 from study.records import ledger, lineage
 from study.records.ledger import Batch, Ledger
+from study.records.outcomes import completed
 from study.records.points import load_points
 from study.records.settings import load_submission
 from study.status.observer import Observer
 from study.status.states import STRANDED
-from study.storage.files import read_json
 from study.storage.layout import StudyFolder
 
 
@@ -48,15 +47,10 @@ def relations(folder: StudyFolder) -> tuple[dict[str, str], dict[str, str]]:
     if not folder.points.exists() or b'"parent":"' not in folder.points.read_bytes():
         return {}, {}
     points, known = load_points(folder), ledger.read(folder)
-    completed = {key for key in lineage.parents(points.values()) if _completed(folder, key)}
+    completed = {key for key in lineage.parents(points.values()) if completed(folder, key)}
     waiting = lineage.waiting(points, completed)
     over = {parent for parent in set(waiting.values()) if has_ended(folder, parent, known)}
     return job_dependencies(waiting, known, over)
-
-
-def _completed(folder: StudyFolder, key: str) -> bool:
-    outcome = read_json(folder.run(key).outcome)
-    return outcome is not None and outcome.get("state", AttemptState.COMPLETED) == AttemptState.COMPLETED
 
 
 def take_back(folder: StudyFolder, services: Services) -> None:

@@ -1,11 +1,18 @@
-"""All outcomes of a study in one file, so that what depends on them can see in one hash whether they changed."""
+"""How runs ended; all outcomes of a study in one file, whose hash tells what depends on them whether they changed."""
 
 from __future__ import annotations
 
 import json
 
+from study.failures.kinds import AttemptState
 from study.storage.files import read_json, write_atomic
 from study.storage.layout import StudyFolder
+
+
+def completed(folder: StudyFolder, key: str) -> bool:
+    """Whether a run has reached its target."""
+    outcome = read_json(folder.run(key).outcome)
+    return outcome is not None and outcome.get("state", AttemptState.COMPLETED) == AttemptState.COMPLETED
 
 
 def export(folder: StudyFolder) -> int:
