@@ -98,9 +98,7 @@ def test_a_seed_gives_the_same_text_again(loaded: TrainedModel) -> None:
         loaded.sample(temperature=-1.0)
     calls: tuple[Callable[[str], object], ...] = (loaded.loss, loaded.sample, loaded.encode)
     for call in calls:
-        with pytest.raises(
-            ValueError, match=r"character 4 is '\\ud83d', half of a surrogate pair"
-        ):
+        with pytest.raises(ValueError, match=r"character 4 is '\\ud83d', half of a surrogate pair"):
             call("def \ud83d main")
     with pytest.raises(ValueError, match="tokens=0 is not allowed"):
         loaded.sample(tokens=0)
