@@ -181,6 +181,12 @@ def report(target: Path, manifest: Manifest, seconds: float | None) -> list[str]
         first = manifest.skipped[0]
         name = first.file.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")  # it may not be UTF-8
         lines.append(f"broken documents: {manifest.skipped_counts['broken']}, the first is {name}: {first.why}")
+    if manifest.special_in_text:
+        lines.append(
+            f"{manifest.special_in_text:,} special tokens of data.tokenizer_from stand in the text by their names, as "
+            "<|endoftext|> may, and became these tokens, as in transformers: take them out of text that only speaks of "
+            "them"
+        )
     return [*lines, *by_kind(manifest.kinds)]
 
 

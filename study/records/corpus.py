@@ -71,6 +71,11 @@ def remarks(runs: Iterable[RunConfig], found: dict[Corpus, Manifest]) -> list[st
     if times > MOST_EPOCHS:
         said[0] += f" Beyond {MOST_EPOCHS} times repeated text is worth less than new (Muennighoff et al. 2023)."
     for manifest in found.values():
+        if manifest.special_in_text:
+            said.append(
+                f"{manifest.name}: {manifest.special_in_text:,} special tokens of its tokenizer stand in the text by "
+                "their names, and are these tokens."
+            )
         train = manifest.splits["train"]
         if train.counted < train.tokens:
             share = percent(train.counted / train.tokens)

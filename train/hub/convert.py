@@ -16,7 +16,8 @@ from torch import Tensor
 
 from train.checkpoint.layout import Checkpoint, newest
 from train.checkpoint.load import read, stored
-from train.data.corpus.tokenizer import separator_of
+from train.data.corpus.end_of_text import SAID_IN, said_beside
+from train.data.corpus.tokenizer import separator_of, vocabulary_of
 from train.hub import architecture, weights
 from train.hub.checks import check_dtype, check_new, read_source
 from train.hub.init_from import SHAPE
@@ -68,10 +69,33 @@ def import_model(source: Path, out: Path) -> str:
         }
         if tokenizer.exists():
             shutil.copyfile(tokenizer, target / TOKENIZER)
-            separator_of(tokenizer.read_text("utf-8"), found.vocab_size)
+            end = _end_of_text(source, tokenizer.read_text("utf-8"), found.vocab_size)
+            (target / "tokenizer_config.json").write_text(json.dumps({"eos_token": end}) + "\n", "utf-8")
             sections["data"] |= {"tokenizer": "bpe", "tokenizer_from": str((out / TOKENIZER).absolute())}
         (target / "config.yaml").write_text(dump(sections), "utf-8")
     return f"{out}: start a run from it with the model and data sections of {out / 'config.yaml'}"
+
+
+def _end_of_text(source: Path, tokenizer: str, vocab_size: int) -> str | None:
+    """Return the name of the token that ends a text; None where none does and the vocabulary has room for another.
+
+    Raises ValueError where it has none.
+    """
+    vocabulary = vocabulary_of(tokenizer)
+    if max(vocabulary.values(), default=-1) >= vocab_size:
+        raise ValueError(
+            f"{source / 'config.json'}: vocab_size={vocab_size}, but {TOKENIZER} has tokens up to "
+            f"{max(vocabulary.values())}, of which the weights have no rows"
+        )
+    try:
+        end = separator_of(tokenizer, vocab_size, said_beside(source))
+    except ValueError:
+        files = ", ".join(f"{key} in {file}" for file, key in SAID_IN)
+        raise ValueError(
+            f"source={source}: no file says which token ends a text, and all {vocab_size} numbers are taken: give one "
+            f"of {files}"
+        ) from None
+    return next((name for name, number in vocabulary.items() if number == end), None)
 
 
 def _given(model: ModelConfig) -> dict[str, object]:

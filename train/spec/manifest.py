@@ -165,6 +165,8 @@ class Manifest:
     is over data.max_bytes), `skipped_counts` counts all by reason.
     `members` are the sources of a mixture, in the order of data.sources; a corpus of its own has none.
     `kinds` are in the order of their names; of one that an earlier version prepared there are none.
+    `special_in_text`: how many special tokens of a foreign tokenizer the text became, as it has their names; None: none
+    did, or an earlier version prepared it.
     """
 
     format: int
@@ -180,13 +182,14 @@ class Manifest:
     fingerprint: str
     members: tuple[Member, ...] = ()
     kinds: tuple[Kind, ...] = ()
+    special_in_text: int | None = None
 
     def dumps(self) -> str:
         """Return the manifest as JSON text."""
         return json.dumps(_plain(self), indent=1) + "\n"
 
 
-_LATER = ("mask", "prompt_column", "extensions")
+_LATER = ("mask", "prompt_column", "extensions", "special_in_text")
 """Fields that came later: a corpus without them is written, and named by its fingerprint, as it was before them."""
 
 
@@ -355,6 +358,7 @@ def _parse(mapping: Mapping[str, Any]) -> Manifest:
         fingerprint=mapping["fingerprint"],
         members=tuple(read(Member, one, "members") for one in mapping.get("members", ())),
         kinds=tuple(read(Kind, one, "kinds") for one in mapping.get("kinds", ())),
+        special_in_text=mapping.get("special_in_text"),
     )
 
 

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from train.data.corpus.prepare import prepare
 from train.data.dataset import TokenSequences, TrainingData, open_training
@@ -207,6 +209,31 @@ def test_a_tokenizer_that_does_not_fit_is_said_before_text_is_read(
     given = tmp_path / "first-bpe300" / "tokenizer.json"
     with pytest.raises(ValueError, match=r"data\.vocab_size=299 is too small: data\.tokenizer_from needs 300"):
         prepare(small(tmp_path / "not read", vocab_size=299, tokenizer_from=str(given)), tmp_path, workers=1)
+
+
+def test_special_tokens_in_the_text_are_counted(small: Small, tmp_path: Path, write_texts: Write) -> None:
+    """Text that names them becomes them, as in transformers; whoever prepares it is told."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer: Any = Tokenizer(models.BPE({letter: n for n, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|over|>"])
+    (tmp_path / "hf").mkdir()
+    tokenizer.save(str(tmp_path / "hf" / "tokenizer.json"))
+    (tmp_path / "hf" / "tokenizer_config.json").write_text('{"eos_token": "<|over|>"}')
+    texts = write_texts(tmp_path / "texts", 25, 1)
+    config = small(texts, name="plain", tokenizer_from=str(tmp_path / "hf"))
+    plain = read_manifest(prepare(config, tmp_path, workers=1))
+    assert (plain.special_in_text, plain.separator_token) == (None, 256)
+    assert "special_in_text" not in plain.dumps(), "as it was written before these were counted"
+    for number, path in enumerate(sorted(texts.rglob("*.md"))[:5]):
+        path.write_text(path.read_text("utf-8") + "<|over|> once" * number, "utf-8")
+    target = prepare(replace(config, name="named"), tmp_path, workers=1)
+    assert read_manifest(target).special_in_text == 10
+    (said,) = [line for line in report(target, read_manifest(target), None) if "special tokens" in line]
+    assert said.startswith("10 special tokens of data.tokenizer_from stand in the text by their names")
+    sources = tuple(SourceConfig(name, 1.0, str(texts)) for name in ("plain", "named"))
+    both = replace(config, name="both", source=None, sources=sources)
+    assert read_manifest(prepare(both, tmp_path, workers=1)).special_in_text == 10
 
 
 def test_reading_ahead_gives_what_reading_gives(mixed: tuple[DataConfig, Path]) -> None:

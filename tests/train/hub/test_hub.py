@@ -368,6 +368,48 @@ def test_weights_that_are_not_whole_are_named(tmp_path: Path, content: bytes | N
         import_model(tmp_path / "hub", tmp_path / "back")
 
 
+@pytest.mark.parametrize(
+    ("files", "end"),
+    [
+        ({"config.json": {"eos_token_id": 3}}, "d"),
+        ({"generation_config.json": {"eos_token_id": [4, 5]}}, "e"),
+        ({"special_tokens_map.json": {"eos_token": {"content": "f"}}}, "f"),
+        ({}, None),
+    ],
+)
+def test_the_token_that_ends_a_text_is_the_one_that_the_model_names(
+    tmp_path: Path, files: dict[str, dict[str, Any]], end: str | None
+) -> None:
+    """Its tokenizer has none of the usual names, and no room for a separator."""
+    from tokenizers import Tokenizer, models
+
+    from train.data.corpus.prepare import tokenizer_given
+    from train.data.corpus.tokenizer import separator_of
+    from train.spec.config import DataConfig
+
+    source, back = tmp_path / "hub", tmp_path / "back"
+    write_hub(made({}), source)
+    described = json.loads((source / "config.json").read_text("utf-8"))
+    del described["eos_token_id"]
+    for name, said in ({"config.json": {}} | files).items():
+        (source / name).write_text(json.dumps((described if name == "config.json" else {}) | said), "utf-8")
+    names = [*"abcdefg", *(f"word{n}" for n in range(VOCABULARY - 7))]
+    vocabulary = {name: n for n, name in enumerate(names)}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="a")).save(str(source / "tokenizer.json"))
+    if end is None:
+        words = (
+            f"no file says which token ends a text, and all {VOCABULARY} numbers are taken: give one of eos_token_id in"
+        )
+        with pytest.raises(ValueError, match=words):
+            import_model(source, back)
+        assert not back.exists()
+        return
+    import_model(source, back)
+    data = read(DataConfig, read_mapping(back / "config.yaml")["data"], "data")
+    content, ends = tokenizer_given(data, tmp_path)
+    assert separator_of(content, data.vocab_size, ends) == vocabulary[end]
+
+
 def test_a_file_of_weights_that_is_missing_is_named(tmp_path: Path) -> None:
     write_hub(made({}), tmp_path / "hub", limit=20_000)
     gone = sorted((tmp_path / "hub").glob("model-*.safetensors"))[1]

@@ -78,12 +78,20 @@ class _Job:
         return [result for result in results if result is not None]
 
 
-def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, given: str | None = None) -> Path:
+def build(  # noqa: PLR0917 - the place and the means of a build, in their order
+    config: DataConfig,
+    staging: Path,
+    pool: Workers,
+    progress: Progress,
+    given: str | None = None,
+    ends: Sequence[int | str] = (),
+) -> Path:
     """Return the finished folder of `config`, made inside `staging` (which may hold other files as well).
 
     What a build there that was killed had finished is not done again.
 
-    `given` is the JSON of the tokenizer to use; None: train one (bpe), or none is needed (bytes).
+    `given` is the JSON of the tokenizer to use; None: train one (bpe), or none is needed (bytes). `ends`: its tokens
+    that end a text, by what stands beside it.
     Raises ValueError when the source is missing, damaged, or too little for the settings.
     """
     places = Places(staging / "built", staging / "shards", staging / "parts")
@@ -92,7 +100,7 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, 
     for made in (job.folder, job.spools, places.records, places.scratch):
         made.mkdir(exist_ok=True)
     if given is not None:
-        separator_of(given, config.vocab_size)  # what is wrong with the two is said before hours of reading
+        separator_of(given, config.vocab_size, ends)  # what is wrong with the two is said before hours of reading
     progress("listing files", 0.0)
     listing = _listed(config)
     spools = _read(job, listing)
@@ -106,8 +114,8 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, 
             texts = (text for document in choice.train.texts() for text, _ in parts_of(document))
             tokenizer = train_bpe(sample(texts), config.vocab_size)
         (job.folder / TOKENIZER_FILE).write_bytes(tokenizer.encode("utf-8"))
-    separator = separator_of(tokenizer, config.vocab_size)
-    splits, kinds = _encode(job, choice, tokenizer, separator)
+    separator = separator_of(tokenizer, config.vocab_size, ends)
+    splits, kinds, special = _encode(job, choice, tokenizer, separator)
 
     described = describe(config.tokenizer, config.vocab_size, tokenizer)
     skipped, counts = _skipped(listing, spools, choice)
@@ -124,6 +132,7 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, 
         skipped_counts=counts,
         fingerprint=fingerprint_of(described, separator, splits),
         kinds=kinds,
+        special_in_text=special or None,
     )
     _keep_only(job.folder, {path.name for path, _, _ in files_of(job.folder, manifest)})
     write_manifest(job.folder, manifest)
@@ -189,8 +198,11 @@ def _check_choice(config: DataConfig, choice: Choice, spools: Iterable[Spooled])
 
 def _encode(
     job: _Job, choice: Choice, tokenizer: str | None, separator: int
-) -> tuple[dict[str, Split], tuple[Kind, ...]]:
-    """Write the shards of both splits; ValueError when one is shorter than a sequence."""
+) -> tuple[dict[str, Split], tuple[Kind, ...], int]:
+    """Write the shards of both splits; ValueError when one is shorter than a sequence.
+
+    Return what they hold, what of it is of which kind, and how many special tokens the text became.
+    """
     parts = {"train": choice.train, "validation": choice.validation}
     width, words = token_bytes(job.config.vocab_size), min(WORDS_KEPT, WORDS_TOGETHER // job.pool.count)
     tasks = {
@@ -210,7 +222,8 @@ def _encode(
                 f"({tokens} tokens): give more records of which some text counts"
             )
         splits[name] = split_of(len(parts[name]), size, shards)
-    return splits, kinds_together(kind for one in found for kind in one.kinds)
+    kinds = kinds_together(kind for one in found for kind in one.kinds)
+    return splits, kinds, sum(one.special for one in found)
 
 
 def _keep_only(folder: Path, names: set[str]) -> None:

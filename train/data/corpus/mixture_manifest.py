@@ -62,6 +62,7 @@ def combine(config: DataConfig, root: Path, staging: Path) -> Path:
             for place, one in zip(places, manifests, strict=True)
         ),
         kinds=kinds_together(kind for one in manifests for kind in one.kinds),
+        special_in_text=sum(one.special_in_text or 0 for one in manifests) or None,
     )
     write_manifest(made, manifest)
     return made

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from train.data.corpus.done import SPOOLS
+from train.data.corpus.end_of_text import said_beside
 from train.data.corpus.messages import Progress, as_yaml, too_short
 from train.spec.config import DataConfig
 from train.spec.corpus_files import check_sizes
@@ -107,16 +108,20 @@ def check(config: DataConfig) -> None:
         raise ValueError(f"data.name={config.name!r} is not allowed: it names a folder (no /, no leading dot)")
 
 
-def tokenizer_given(config: DataConfig, root: Path) -> str | None:
-    """Return the JSON that data.tokenizer_from names: a corpus under `root`, a tokenizer.json or its folder."""
+def tokenizer_given(config: DataConfig, root: Path) -> tuple[str | None, tuple[int | str, ...]]:
+    """Return the JSON that data.tokenizer_from names, and the tokens that end a text by what stands beside it.
+
+    It names a corpus under `root`, whose separator ends a text, a tokenizer.json or its folder.
+    """
     wanted = config.tokenizer_from
     if wanted is None:
-        return None
+        return None, ()
     corpus = root / f"{wanted}-{config.tokenizer}{config.vocab_size}" / TOKENIZER
     places = (corpus, Path(wanted).expanduser(), Path(wanted).expanduser() / TOKENIZER)
     for place in places:
         if place.is_file():
-            return _content(place, wanted)
+            there = (read_manifest(place.parent).separator_token,) if (place.parent / FILE).exists() else ()
+            return _content(place, wanted), (*there, *said_beside(place.parent))
     raise ValueError(f"data.tokenizer_from={wanted}: there is no {' nor '.join(str(place) for place in places)}")
 
 
@@ -187,7 +192,7 @@ def _build_and_swap(config: DataConfig, target: Path, progress: Progress, worker
             built = combine(config, target.parent, staging)
         else:
             with Workers(workers or cores()) as pool:
-                built = build(config, staging, pool, progress, tokenizer_given(config, target.parent))
+                built = build(config, staging, pool, progress, *tokenizer_given(config, target.parent))
         if target.exists():
             target.rename(staging / REPLACED)
         built.rename(target)

@@ -132,24 +132,38 @@ def pieces(text: str, size: int = _PIECE) -> Iterator[str]:
     yield text[begin:]
 
 
-def separator_of(tokenizer: str | None, vocab_size: int) -> int:
+def separator_of(tokenizer: str | None, vocab_size: int, said: Iterable[int | str] = ()) -> int:
     """Return the token that ends a document: a foreign tokenizer's own end-of-text token, else the last number.
 
-    Raises ValueError that names data.vocab_size when the tokenizer has more tokens than the vocabulary holds.
+    said: tokens that end a text by what stands beside the tokenizer; asked where it has none of a usual name, as those
+    of chat models end a turn. Raises ValueError that names data.vocab_size when the tokenizer has more tokens than the
+    vocabulary holds.
     """
     if tokenizer is None:
         return vocab_size - 1
-    content = json.loads(tokenizer)
-    said = content["model"]["vocab"]  # token to number, or (Unigram) tokens with their scores, in the order of numbers
-    vocabulary: dict[str, int] = {one[0]: n for n, one in enumerate(said)} if isinstance(said, list) else dict(said)
-    vocabulary |= {one["content"]: one["id"] for one in content.get("added_tokens", ())}
-    ends = [vocabulary[name] for name in END_OF_TEXT if name in vocabulary]
+    vocabulary = vocabulary_of(tokenizer)
+    named = [vocabulary.get(one) if isinstance(one, str) else one for one in (*END_OF_TEXT, *said)]
+    ends = [number for number in named if number in vocabulary.values()]
     needed = max(vocabulary.values(), default=-1) + 1 + (0 if ends else 1)
     if needed > vocab_size:
         raise ValueError(
             f"data.vocab_size={vocab_size} is too small: data.tokenizer_from needs {needed}, the separator included"
         )
     return ends[0] if ends else vocab_size - 1
+
+
+def vocabulary_of(tokenizer: str) -> dict[str, int]:
+    """Return the numbers of the tokens in a tokenizer's JSON."""
+    content = json.loads(tokenizer)
+    said = content["model"]["vocab"]  # token to number, or (Unigram) tokens with their scores, in the order of numbers
+    vocabulary: dict[str, int] = {one[0]: n for n, one in enumerate(said)} if isinstance(said, list) else dict(said)
+    return vocabulary | {one["content"]: one["id"] for one in content.get("added_tokens", ())}
+
+
+def special_tokens(tokenizer: str | None) -> list[int]:
+    """Return the numbers of a foreign tokenizer's special tokens; where a text has their names, it becomes them."""
+    added = () if tokenizer is None else json.loads(tokenizer).get("added_tokens", ())
+    return [int(one["id"]) for one in added if one.get("special")]
 
 
 def encode_bytes(document: bytes) -> bytes:

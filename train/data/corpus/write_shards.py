@@ -14,7 +14,7 @@ import numpy as np
 from train.data.corpus.choice import Documents
 from train.data.corpus.done import fresh, key_of, record, recorded
 from train.data.corpus.parts import parts_of
-from train.data.corpus.tokenizer import WORDS_KEPT, Encoder, encoder
+from train.data.corpus.tokenizer import WORDS_KEPT, Encoder, encoder, special_tokens
 from train.spec.from_mapping import read
 from train.spec.manifest import OFFSET_BYTES, Kind, LossMask, Shard
 
@@ -53,11 +53,15 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class Written:
-    """A shard's entry of the manifest, the size of its text [bytes], and what of it is of which kind."""
+    """A shard's entry of the manifest, the size of its text [bytes], and what of it is of which kind.
+
+    special: how many special tokens its text became, as it has their names.
+    """
 
     shard: Shard
     size: int
     kinds: tuple[Kind, ...]
+    special: int = 0
 
 
 def plan(  # noqa: PLR0917 - the parts of a task, in its order
@@ -98,6 +102,7 @@ def write(task: ShardTask) -> Written:
     """
     encode = _encoder(task.tokenizer, task.width, task.words)
     end = np.array([task.separator], dtype=f"<u{task.width}").tobytes()
+    named, special = np.array(special_tokens(task.tokenizer), dtype=np.int64), 0
     offsets, sizes, tokens = [0], list[int](), 0
     masked = _Masked()
     hashed = hashlib.sha256()
@@ -107,7 +112,10 @@ def write(task: ShardTask) -> Written:
             parts = parts_of(document)
             size = 0
             for number, (text, counts) in enumerate(parts, 1):
-                encoded = encode(text) + end if number == len(parts) else encode(text)
+                encoded = encode(text)
+                if len(named):
+                    special += int(np.isin(np.frombuffer(encoded, dtype=f"<u{task.width}"), named).sum())
+                encoded = encoded + end if number == len(parts) else encoded
                 stream.write(encoded)
                 hashed.update(encoded)
                 begin, tokens, size = tokens, tokens + len(encoded) // task.width, size + len(text)
@@ -124,7 +132,7 @@ def write(task: ShardTask) -> Written:
         index_sha256=_write_numbers(index, offsets, task.places.scratch),
         mask=masked.write(mask, task.places.scratch),
     )
-    found = Written(shard, sum(sizes), _by_kind(task.documents, offsets, sizes))
+    found = Written(shard, sum(sizes), _by_kind(task.documents, offsets, sizes), special)
     files = {path: tokens * task.width, index: len(offsets) * OFFSET_BYTES}
     if shard.mask is not None:
         files[mask] = shard.mask.numbers * OFFSET_BYTES

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.environment import python_path
+from train.data.corpus.end_of_text import said_beside
 from train.data.corpus.tokenizer import encoder, pieces, sample, separator_of, train_bpe, word_pattern
 
 CORPUS = [
@@ -96,6 +98,34 @@ def test_tokens_that_are_listed_with_scores_are_counted(special: list[str]) -> N
     assert separator_of(content, needed) == (tokenizer.token_to_id("</s>") or count)
     with pytest.raises(ValueError, match=f"data.tokenizer_from needs {needed}, the separator included"):
         separator_of(content, needed - 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "number"),
+    [
+        ("config.json", '{"eos_token_id": 3}', 3),
+        ("config.json", '{"eos_token_id": [5, 3]}', 5),
+        ("generation_config.json", '{"eos_token_id": 4}', 4),
+        ("tokenizer_config.json", '{"eos_token": "<|over|>"}', 7),
+        ("special_tokens_map.json", '{"eos_token": {"content": "<|over|>", "lstrip": false}}', 7),
+        ("config.json", '{"eos_token_id": 99}', 8),
+        ("config.json", '{"eos_token_id": null}', 8),
+        ("tokenizer_config.json", '{"eos_token": "<|none|>"}', 8),
+        ("config.json", "[", 8),
+        ("config.json", "[1]", 8),
+    ],
+)
+def test_the_end_of_text_is_what_the_files_beside_a_tokenizer_say(
+    file: str, content: str, number: int, tmp_path: Path
+) -> None:
+    tokenizer = Tokenizer(models.WordLevel({name: n for n, name in enumerate("abcdefg")}, unk_token="a"))
+    tokenizer.add_special_tokens(["<|over|>"])
+    (tmp_path / file).write_text(content)
+    assert separator_of(tokenizer.to_str(), 9, said_beside(tmp_path)) == number
+    if number < 8:
+        assert separator_of(tokenizer.to_str(), 8, said_beside(tmp_path)) == number, "no room for another"
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    assert separator_of(tokenizer.to_str(), 9, said_beside(tmp_path)) == 8, "as corpora have been prepared"
 
 
 @given(TEXT)
