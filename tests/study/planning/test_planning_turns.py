@@ -216,9 +216,9 @@ def test_branches_share_no_job_with_their_trunks_which_go_out_before_them(tmp_pa
     assert {limits[one.key] for one in trunks} == {10}, "two of 100 s in a job, not all four of them"
     running = sizing.job_specs(StudyFolder(tmp_path), branches, auto, Site())
     assert sum(one.shape.jobs(len(one.keys)) for one in running) == 4, "their trunks have jobs, which theirs wait for"
-    for one in trunks:
-        (tmp_path / one.key).mkdir()
-        (tmp_path / one.key / "outcome.json").write_text('{"state": "completed"}')
+    for trunk in trunks:
+        (tmp_path / trunk.key).mkdir()
+        (tmp_path / trunk.key / "outcome.json").write_text('{"state": "completed"}')
     late = sizing.job_specs(StudyFolder(tmp_path), branches, auto, Site())
     assert sum(one.shape.jobs(len(one.keys)) for one in late) == 2, "with their trunks behind them they share jobs"
 

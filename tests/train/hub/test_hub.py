@@ -391,8 +391,9 @@ def test_the_token_that_ends_a_text_is_the_one_that_the_model_names(
     write_hub(made({}), source)
     described = json.loads((source / "config.json").read_text("utf-8"))
     del described["eos_token_id"]
-    for name, said in ({"config.json": {}} | files).items():
-        (source / name).write_text(json.dumps((described if name == "config.json" else {}) | said), "utf-8")
+    for name in ("config.json", *files):
+        said = described if name == "config.json" else {}
+        (source / name).write_text(json.dumps(said | files.get(name, {})), "utf-8")
     names = [*"abcdefg", *(f"word{n}" for n in range(VOCABULARY - 7))]
     vocabulary = {name: n for n, name in enumerate(names)}
     Tokenizer(models.WordLevel(vocabulary, unk_token="a")).save(str(source / "tokenizer.json"))

@@ -143,7 +143,8 @@ def separator_of(tokenizer: str | None, vocab_size: int, said: Iterable[int | st
         return vocab_size - 1
     vocabulary = vocabulary_of(tokenizer)
     named = [vocabulary.get(one) if isinstance(one, str) else one for one in (*END_OF_TEXT, *said)]
-    ends = [number for number in named if number in vocabulary.values()]
+    there = set(vocabulary.values())
+    ends = [number for number in named if number is not None and number in there]
     needed = max(vocabulary.values(), default=-1) + 1 + (0 if ends else 1)
     if needed > vocab_size:
         raise ValueError(
