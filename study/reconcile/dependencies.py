@@ -47,8 +47,8 @@ def relations(folder: StudyFolder) -> tuple[dict[str, str], dict[str, str]]:
     if not folder.points.exists() or b'"parent":"' not in folder.points.read_bytes():
         return {}, {}
     points, known = load_points(folder), ledger.read(folder)
-    completed = {key for key in lineage.parents(points.values()) if completed(folder, key)}
-    waiting = lineage.waiting(points, completed)
+    ended_well = {key for key in lineage.parents(points.values()) if completed(folder, key)}
+    waiting = lineage.waiting(points, ended_well)
     over = {parent for parent in set(waiting.values()) if has_ended(folder, parent, known)}
     return job_dependencies(waiting, known, over)
 
