@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from study import text as terminal
 from study.commands import add_json, add_study, emit
 from study.reconcile.observe import observe
-from study.records import ledger
+from study.records import ledger, other_code
 from study.records.point import Point
 from study.records.settings import find_study, reference
 from study.status import cost, overview
@@ -103,6 +103,7 @@ def as_text(
     after += slow_lines(statuses) + overview.queued_lines(statuses) + overview.waiting_lines(statuses)
     after += overview.refused_lines(statuses)
     after += overview.code_lines(statuses)
+    after += [part for line in other_code.lines(points.values()) for part in _wrapped(line, "", "    ", terminal.WIDTH)]
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]
     action = overview.next_action(counts, reference(folder), overview.bad_ends(statuses))
     action = "" if overview.stands_still(statuses) else action

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
@@ -83,9 +84,23 @@ def run_config(config: Mapping[str, Any]) -> RunConfig:
     hints, config = _hints(), filled(config)
     try:
         parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
+        if any(getattr(parts[section], name) not in allowed for section, name, allowed in _choices()):
+            return _read(RunConfig, config)
         return RunConfig(**parts)
     except (TypeError, KeyError):
         return _read(RunConfig, config)
+
+
+@cache
+def _choices() -> tuple[tuple[str, str, tuple[Any, ...]], ...]:
+    """Return the keys whose values are some of a few, by section and name."""
+    return tuple(
+        (section, spec.name, (*spec.metadata["choices"], None))
+        for section, kind in _hints().items()
+        if is_dataclass(kind)
+        for spec in fields(kind)
+        if spec.metadata.get("choices")
+    )
 
 
 @cache

@@ -39,6 +39,11 @@ class Point:
         return run_config(self.raw)
 
     @property
+    def text(self) -> str:
+        """The config as JSON text, as it was written."""
+        return self._text or compact(asdict(self.config))
+
+    @property
     def raw(self) -> dict[str, Any]:
         """The config as JSON, as it was written: nothing is checked, nothing converted."""
         found: dict[str, Any] = json.loads(self._text) if self._text else asdict(self.config)

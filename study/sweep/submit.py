@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +20,10 @@ from study.planning.estimate import ENDED, RowState, rows, slots, speed
 from study.planning.plan import StudyPlan, check_apart, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
 from study.planning.written import check_writable, write
-from study.records import lineage
+from study.records import lineage, other_code
 from study.records.corpus import corpus_of, remarks
 from study.records.point import Point
-from study.records.points import known_keys, load_points, resolve_run
+from study.records.points import load_points, resolve_run
 from study.records.settings import reference
 from study.storage.files import read_json
 from study.storage.secrets import refuse_secrets
@@ -69,14 +69,16 @@ def submit(composed: Sequence[Composed]) -> int:
         _sized(unprepared.batches(), unprepared, sites)
     corpora = gather(resolved, console.print, config.dry_run, config.cluster)
     plan = make_plan(composed, resolved, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
-    lineage.check(plan.points, _known(plan))
+    known = load_points(plan.folder)
+    lineage.check(plan.points, known if lineage.parents(plan.points) else {})
     _check_weights(plan)
-    states = _states(plan)
+    states = _states(plan, known)
     left = _left(plan, states)
     sized = _sized(left, plan, sites)
     at_once = _at_once(most, sized, sites)
     _show(plan, states, at_once, console, sites)
-    for line in (*remarks(resolved, corpora), *devices.slow(laid_out), *found.said):
+    unread = other_code.lines(known.values())
+    for line in (*remarks(resolved, corpora), *devices.slow(laid_out), *found.said, *unread):
         console.print(line, soft_wrap=True)
     if config.dry_run:
         for name, jobs in sized.items():
@@ -117,15 +119,10 @@ def _world(cluster: ClusterConfig, run: RunConfig) -> int:
     return count if load(cluster.executor).allocates else local_world(asdict(run.parallel), count)
 
 
-def _known(plan: StudyPlan) -> dict[str, Point]:
-    """Return the study's points where a parent may be among them: reading thousands takes a moment."""
-    return load_points(plan.folder) if lineage.parents(plan.points) else {}
-
-
-def _states(plan: StudyPlan) -> dict[str, RowState]:
-    """Return what is known of the points already: how they ended, or that the study holds them."""
+def _states(plan: StudyPlan, known: Collection[str]) -> dict[str, RowState]:
+    """Return what is known of the points already: how they ended, or that the study, of keys `known`, holds them."""
     found = {}
-    for key in set(known_keys(plan.folder)).intersection(point.key for point in plan.points):
+    for key in set(known).intersection(point.key for point in plan.points):
         outcome = read_json(plan.folder.run(key).outcome)
         ended = RowState.DIVERGED if outcome and outcome.get("state") == "diverged" else RowState.COMPLETED
         found[key] = RowState.KNOWN if outcome is None else ended

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from study.__main__ import main as study_main
 from study.config.schema import ClusterConfig
 from study.executors import prepare_data
 from study.executors.slurm.foreground import srun_command
@@ -393,6 +394,33 @@ def test_points_on_several_clusters_are_followed_once_as_one_study(here: Path, e
     assert main(["cluster=slurm", *words]) == 0
     assert [cluster.time_minutes for _, _, cluster in execution.started] == [1, 2]
     assert execution.followed == ["slurm"], "Ctrl-C is said once"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('"name":"cosine"', '"name":"stairs"'), "schedule.name='stairs' is not allowed: choose one of cosine, wsd"),
+        (('"muon_scale"', '"muon_size"'), "unknown key 'optim.muon_size': did you mean 'optim.muon_scale'?"),
+    ],
+)
+def test_what_other_code_froze_is_named(
+    here: Path, execution: Execution, change: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its runs would fail here, where status said nothing and the sweep submitted more of them."""
+    asked = ["study.name=mine", "budget.tokens=12800", "-m", "seed=1,2,3"]
+    assert main(asked) == 0
+    study = here / "runs" / "mine"
+    first, second, third = (study / "points.jsonl").read_text().splitlines()
+    capsys.readouterr()
+    assert main(["dry_run=true", *asked]) == 0
+    assert "frozen by other code" not in capsys.readouterr().out
+    changed = [line.replace(*change) for line in (first, second)]
+    (study / "points.jsonl").write_text("\n".join([*changed, third]) + "\n")
+    named = f"{json.loads(first)['key']} and 1 point more: a point of this study was frozen by other code ({said}"
+    assert main(["dry_run=true", *asked]) == 0
+    assert named in capsys.readouterr().out
+    assert study_main(["status", "mine"]) == 0
+    assert named in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_path_is_shown_as_it_is(here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]) -> None:
