@@ -150,7 +150,7 @@ def from_system(error: OSError) -> str | None:
     if error.errno == errno.EEXIST:
         return f"{where}it is a file where a folder is needed: name another"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{where}{error.strerror}: changing a study writes there; status, show, logs and cost only read"
+        return f"{where}{error.strerror}: changing a study writes there; status, watch, show, logs and cost only read"
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP):
         return f"{where}{error.strerror}"
     return None

@@ -215,7 +215,8 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
                 print(f"another process is running {folder.name}: this one only watches", flush=True)
         with JsonLines(pace, folder.name) if machine else display(pace, folder.name) as shown:
             statuses = _watch(observer, cluster, controller, shown, stop, trouble=syncer.trouble)
-        outcomes.export(folder)
+        if _may_write(folder):
+            outcomes.export(folder)
         with redirect_stdout(sys.stderr if machine else sys.stdout):
             for line in closing(statuses, folder.name, reference(folder), law_command(points, folder.path)):
                 text.show(line)
@@ -224,6 +225,11 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
                 return INTERRUPTED
             syncer.finish(stop)
     return 1 if any(status.state in NOT_GOOD or _waits(status) for status in statuses) else 0
+
+
+def _may_write(folder: StudyFolder) -> bool:
+    """Whether a study can be changed from here: who watches another's only reads it."""
+    return os.access(folder.path, os.W_OK)
 
 
 def _waits(status: PointStatus) -> bool:
@@ -240,14 +246,14 @@ def _watch(
     *,
     trouble: Callable[[], str | None],
 ) -> list[PointStatus]:
-    poll = Poll(observer, cluster.poll_seconds)
+    poll, acts = Poll(observer, cluster.poll_seconds), _may_write(observer.folder)
     told = 0
     first = True
     while True:
         began, used = time.monotonic(), time.process_time()
         asked = poll.maybe()
         statuses = observer.statuses()
-        if poll.note(statuses) or asked:
+        if (poll.note(statuses) or asked) and acts:
             look = Look(observer, statuses, quiet=True)
             statuses = list(step(observer.folder, Services(report=shown.report), look).statuses)
         if controller is not None:

@@ -32,7 +32,7 @@ class Stoppable(Protocol):
 class SyncProcess:
     """Runs `python -m study.tracking sync STUDY --follow` in the background, if tracking is on.
 
-    if_needed: not where every point has ended and was sent, by the study's own files.
+    if_needed: not where every point has ended and was sent, by the study's own files, nor for who can only read it.
     """
 
     def __init__(self, folder: StudyFolder, if_needed: bool = False) -> None:
@@ -48,6 +48,8 @@ class SyncProcess:
         return self
 
     def _is_needless(self) -> bool:
+        if not os.access(self._folder.path, os.W_OK):
+            return True  # what was sent could not be written down
         if not self._folder.tracking.exists():
             return False
         from study.tracking.all_sent import is_all_sent
