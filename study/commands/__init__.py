@@ -96,7 +96,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_point(parser: argparse.ArgumentParser) -> None:
     """Add the two ways to name points by key: as words behind the study, or with --point."""
-    parser.add_argument("points", nargs="*", metavar="POINT", help="key of a point, or a prefix of it")
+    parser.add_argument("points", nargs="*", metavar="POINT", help="key of a point, a prefix of it, or its job, as 7_0")
     parser.add_argument("--point", action="append", default=[], metavar="KEY", help="the same, as an option")
 
 

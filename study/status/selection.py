@@ -34,14 +34,22 @@ def parse_states(text: str) -> frozenset[str]:
 
 
 def by_key(points: Sequence[K], prefix: str) -> K:
-    """Return the one point whose key begins so. Raises ValueError where there is none, or more than one."""
+    """Return the one point whose key begins so, or else whose job this is, as SLURM names it.
+
+    Raises ValueError where there is none, or more than one.
+    """
     found = [point for point in points if point.key.startswith(prefix)]
+    of_job = [] if found else [point for point in points if getattr(point, "job_id", None) == prefix]
+    found = found or of_job
     if len(found) == 1:
         return found[0]
     if not found:
         some = ", ".join(point.key for point in points[:5])
         raise ValueError(f"no point begins with {prefix!r}: the keys are {some}{', …' if len(points) > 5 else ''}")
-    raise ValueError(f"{prefix!r} begins {len(found)} keys ({', '.join(s.key for s in found[:5])}): give more of it")
+    some = ", ".join(point.key for point in found[:5])
+    if of_job:
+        raise ValueError(f"{prefix!r} is the job of {len(found)} points ({some}): give the key of one")
+    raise ValueError(f"{prefix!r} begins {len(found)} keys ({some}): give more of it")
 
 
 def choose(statuses: Sequence[PointStatus], states: frozenset[str], prefixes: Sequence[str]) -> list[PointStatus]:

@@ -54,6 +54,16 @@ def test_the_beginning_of_a_key_names_one_point_or_says_why_not() -> None:
         by_key(many, "k")
 
 
+def test_a_job_as_slurm_names_it_is_its_point() -> None:
+    jobs = {"aa1": "7_0", "ab2": "7_1", "b3": "8_0", "c4": "8_0"}
+    ran = [replace(status, job_id=jobs[status.key]) for status in STATUSES]
+    assert by_key(ran, "7_1").key == "ab2"
+    with pytest.raises(ValueError, match=r"'8_0' is the job of 2 points \(b3, c4\): give the key of one"):
+        by_key(ran, "8_0")
+    with pytest.raises(ValueError, match="no point begins with '7'"):
+        by_key(ran, "7")
+
+
 def test_those_named_come_in_the_studys_order_whatever_their_state() -> None:
     assert [s.key for s in choose(STATUSES, frozenset(), ["c", "aa"])] == ["aa1", "c4"]
     assert [s.key for s in choose(STATUSES, frozenset({"failed"}), [])] == ["ab2", "b3"]
