@@ -18,9 +18,15 @@ from study.commands import cancel
     [
         (errno.ENOSPC, "No space left on device: make room, then run the same command again"),
         (errno.EDQUOT, "Disk quota exceeded: make room, then run the same command again"),
-        (errno.EROFS, "Read-only file system: changing a study writes there; status, watch, show, logs and cost only read"),
+        (
+            errno.EROFS,
+            "Read-only file system: changing a study writes there; status, watch, show, logs and cost only read",
+        ),
         (errno.EEXIST, "it is a file where a folder is needed: name another"),
-        (errno.EACCES, "Permission denied: changing a study writes there; status, watch, show, logs and cost only read"),
+        (
+            errno.EACCES,
+            "Permission denied: changing a study writes there; status, watch, show, logs and cost only read",
+        ),
     ],
 )
 def test_a_disk_that_takes_nothing_is_said_in_one_line(
