@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from analysis.inputs import frame
     from analysis.laws.registry import FORMS
     from analysis.next import next_runs
-    from analysis.notebook import Optimum, StudyFit, fit, load
+    from analysis.notebook import StudyFit, fit, load
     from analysis.plan import plan
+    from analysis.report.optimum import Optimum
 
 _PLACES = {
     "FORMS": "analysis.laws.registry",
@@ -38,7 +39,7 @@ _PLACES = {
     "backtest": "analysis.backtest",
     "compare": "analysis.compare",
     "fit": "analysis.notebook",
-    "Optimum": "analysis.notebook",
+    "Optimum": "analysis.report.optimum",
     "StudyFit": "analysis.notebook",
     "fit_law": "analysis.inference.fit_law",
     "load": "analysis.notebook",

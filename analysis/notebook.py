@@ -12,16 +12,16 @@ LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.results.fit_keys import KEYS
+from analysis.report.optimum import Optimum, as_table
+from analysis.results.fit_options import option_names, read_options
 from analysis.text import files, numbers
-from analysis.values.blocks import Check, Interval
+from analysis.values.blocks import Check
 from analysis.values.study_result import BudgetOptimum, Fit, Recommendation
 from train.spec import calls
 
@@ -33,16 +33,12 @@ if TYPE_CHECKING:
     from analysis.report.figures.data import Row
     from analysis.results.load import Runs
     from analysis.results.study_fit import Parts
-    from analysis.text.commandline import Key
 
 FARTHEST = 2000.0
 """How many times the largest run's FLOPs a budget may have without a warning: a little more than the table of
 best sizes has."""
 KINDS, SIZES = ("svg", "pdf", "png"), ("screen", "column", "page")
 """Kinds of the figures' files, and what they are sized for."""
-COMMAND_ONLY = ("runs", "out", "report")
-WORDS: Mapping[str, tuple[str, ...]] = {"delta": ("squared",), "valley_window": ("all",)}
-"""Options that are numbers, with the words that may stand for one."""
 
 
 def folder_of(name: str, value: object) -> None:
@@ -52,12 +48,7 @@ def folder_of(name: str, value: object) -> None:
     files.check_folder(name, Path(value))
 
 
-def _keys() -> Iterator[str]:
-    """Yield the options of a fit by name."""
-    yield from (key.name for key in KEYS if key.name not in COMMAND_ONLY)
-
-
-@calls.answered(_keys)
+@calls.answered(option_names)
 def load(runs: Runs, **options: Any) -> pd.DataFrame:
     """Return runs as a tidy frame: one row per run, including those that no fit uses, with the reason beside them.
 
@@ -84,10 +75,10 @@ def load(runs: Runs, **options: Any) -> pd.DataFrame:
     """
     from analysis.results import load as reading
 
-    return reading.load_frame({**_asked(options), **reading.source(reading.kept(runs))})
+    return reading.load_frame({**read_options(options), **reading.source(reading.kept(runs))})
 
 
-@calls.answered(_keys, form=calls.text, loss=calls.text, interval=calls.text)
+@calls.answered(option_names, form=calls.text, loss=calls.text, interval=calls.text)
 def fit(
     runs: Runs,
     *,
@@ -157,97 +148,12 @@ def fit(
     from analysis.results.fitted import fitted
 
     named = {"form": form, "approach": approach, "loss": loss, "interval": interval, "budget": budget}
-    asked = _asked({**options, **named, "resamples": resamples, "seed": seed, "sensitivity": sensitivity})
+    asked = read_options({**options, **named, "resamples": resamples, "seed": seed, "sensitivity": sensitivity})
     source = reading.source(reading.kept(runs))
     loaded = is_tidy(source.get("table"))
     frame = source["table"] if loaded else reading.load_frame({**asked, **source})
     asked["runs"] = source["runs"] if "table" not in source else ""
     return StudyFit(*fitted(frame, asked), frame, asked)
-
-
-def _check_number(key: Key, value: Any) -> None:
-    """Check the value of an option that is a number, or yes or no, as every function does: no text stands for one."""
-    if key.name == "budget":
-        calls.flops(key.name, value)
-    elif key.name in WORDS or key.type_name in ("number", "int", "share"):
-        calls.number(*WORDS.get(key.name, ()))(key.name, value)
-    elif key.type_name == "yes|no" and isinstance(value, str):
-        raise ValueError(f"{key.name}={calls.shown(value)}: True or False is needed")
-
-
-def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every option of a fit, read as on a command line but for numbers as text; ValueError names a wrong one."""
-    from analysis.laws.registry import resolve
-    from analysis.text import commandline
-
-    known = {key.name: key for key in KEYS if key.name not in COMMAND_ONLY}
-    for name, usual in (("columns", "{'params': 'N'}"), ("where", "{'params': '>1e9'}")):
-        if not isinstance(options.get(name, ""), (str, Mapping)):
-            raise ValueError(f"{name}={calls.shown(options[name])}: names are needed, such as {name}={usual}")
-    if not isinstance(options.get("fix", {}), str):
-        calls.numbers("fix", options.get("fix") or {})
-    for name, value in options.items():
-        key = known.get(name)
-        if key and not (value is None and key.default is None):
-            _check_number(key, value)
-    read = {name: value for name, value in options.items() if name not in known or isinstance(value, (str, Real))}
-    asked = commandline.parse([f"{name}={value}" for name, value in read.items()], tuple(known.values()))
-    asked |= {name: value for name, value in options.items() if name not in read}
-    return {**asked, "form": resolve(asked["form"], curves=True), "runs": ""}
-
-
-@dataclass(frozen=True, repr=False)
-class Optimum:
-    """The compute-optimal run of a budget [FLOPs] by one approach: parameters, tokens, loss, and their intervals.
-
-    `intervals` are of params, tokens, tokens_per_param and loss, None where the runs give none; `extrapolation_factor`
-    is the budget over the largest run's FLOPs.
-    """
-
-    budget_flops: float
-    params: float
-    tokens: float
-    tokens_per_param: float
-    loss: float | None
-    intervals: Mapping[str, Interval | None]
-    approach: str
-    extrapolation_factor: float
-
-    @classmethod
-    def of(cls, plan: Recommendation) -> Optimum:
-        """Return what a recommendation says of its budget."""
-        return cls(
-            plan.budget_flops, plan.params, plan.tokens, plan.tokens_per_param, plan.loss, plan.intervals,
-            plan.approach, plan.extrapolation_factor,
-        )  # fmt: skip
-
-    def __repr__(self) -> str:
-        """Return the run in one line."""
-        known = "" if self.loss is None else f", loss {numbers.number(self.loss, 4)}{self._ends('loss', 4)}"
-        return (
-            f"Optimum({numbers.flops(self.budget_flops)}: N* {numbers.amount(self.params)}{self._ends('params')}, "
-            f"D* {numbers.amount(self.tokens)}{self._ends('tokens')}{known}, by the {self.approach})"
-        )
-
-    def _repr_html_(self) -> str:
-        """Return the run as a small table."""
-        from analysis.report.html import table
-
-        lines: list[tuple[str, str, Any]] = [
-            ("parameters N*", "params", numbers.amount), ("tokens D*", "tokens", numbers.amount),
-            ("tokens per parameter", "tokens_per_param", numbers.number),
-            ("loss", "loss", lambda value: numbers.number(value, 4)),
-        ]  # fmt: skip
-        rows = [
-            [label, show(getattr(self, name)), numbers.interval(self.intervals.get(name), show)]
-            for label, name, show in lines
-        ]
-        return table([f"at {numbers.flops(self.budget_flops)}", f"by the {self.approach}", "interval"], rows)
-
-    def _ends(self, name: str, digits: int = 3) -> str:
-        show = numbers.amount if name != "loss" else lambda value: numbers.number(value, digits)
-        between = numbers.interval(self.intervals.get(name), show)
-        return "" if between == numbers.MISSING else f" ({between})"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -382,11 +288,8 @@ class StudyFit:
         6        1e+22  9.04e+09  1.84e+11      1
         7        1e+23   2.9e+10  5.74e+11      1
         """
-        import pandas as pd
-
         from analysis.approaches.frontier_path import data_end
 
-        names = ("params", "tokens", "tokens_per_param", "loss")
         found: list[tuple[Optimum | BudgetOptimum, bool]]
         if budgets is not None:
             of = None if self._parts is None else self._parts.rows
@@ -394,21 +297,7 @@ class StudyFit:
             found = [(one, one.budget_flops > end) for one in map(self.optimum, budgets)]
         else:
             found = [] if self.recommendation is None else [(one, one.beyond) for one in self.recommendation.optima]
-        rows = [
-            {
-                "budget_flops": one.budget_flops,
-                **{name: getattr(one, name) for name in names},
-                **{
-                    f"{name}_{end}": bound
-                    for name in names
-                    for end, bound in zip(("low", "high"), one.intervals.get(name) or (None, None), strict=True)
-                },
-                "beyond": beyond,
-            }
-            for one, beyond in found
-        ]  # fmt: skip
-        columns = ["budget_flops", *names, *(f"{name}_{end}" for name in names for end in ("low", "high"))]
-        return pd.DataFrame(rows, columns=[*columns, "beyond"]).astype(dict.fromkeys(columns, float) | {"beyond": bool})
+        return as_table(found)
 
     def summary(self) -> str:
         """Return the lines that `python -m analysis.fit` ends with: law, frontier, what to train, how far to trust."""
@@ -474,9 +363,7 @@ class StudyFit:
         write(self.result, self.frame, Path(folder))
         return Path(folder) / "fit.json"
 
-    @calls.answered(
-        folder=folder_of, figures=calls.some_of("svg", "pdf", "png"), size=calls.one_of("screen", "column", "page")
-    )
+    @calls.answered(folder=folder_of, figures=calls.some_of(*KINDS), size=calls.one_of(*SIZES))
     def report(self, folder: str | Path, figures: Sequence[str] = KINDS, size: str = "screen") -> Path:
         """Write report.html with its figures, and what `save` writes, into a folder; return the page's path.
 

@@ -21,9 +21,9 @@ import analysis as sa
 import study
 from analysis.fit import fit as fit_frame
 from analysis.next import main as next_main
-from analysis.notebook import COMMAND_ONLY
 from analysis.plan import main as plan_main
 from analysis.results.fit_keys import KEYS
+from analysis.results.fit_options import COMMAND_ONLY
 from analysis.values import study_result
 from study import notebook as study_notebook
 from train.trained import TrainedModel
