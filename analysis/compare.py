@@ -53,7 +53,8 @@ def compare(
     DataFrame
         rank, aicc (AIC for small samples: laws rank by it), delta_aicc (behind the best), weight (Akaike's, of AICc),
         aic, bic, k (fitted constants), nobs, objective, error (mean absolute relative error of the largest fifth of
-        the runs, predicted from the others), warning (codes of the fit's findings, or why it was not fitted).
+        the runs, predicted from the others), warning (codes of the fit's findings, or why it was not fitted). The
+        advice of each code is in `attrs["findings"]`.
 
     Raises
     ------

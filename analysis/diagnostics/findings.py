@@ -167,9 +167,9 @@ def _misfit(block: Block, rows: Rows, clash: Clash | None) -> list[Check]:
         out.append(finding("lack_of_fit", text, advice))
     if clash is not None:
         text = (
-            f"at {numbers.flops(clash.budget)} the surface puts the best size at {numbers.count(clash.surface)} "
-            f"parameters, the runs put it at {numbers.count(clash.valley)} "
-            f"({numbers.interval(clash.interval, numbers.count)})"
+            f"at {numbers.flops(clash.budget)} the surface puts the best size at {numbers.amount(clash.surface)} "
+            f"parameters, the runs put it at {numbers.amount(clash.valley)} "
+            f"({numbers.interval(clash.interval, numbers.amount)})"
         )
         out.append(finding("surface_off", text, "the valleys' N* and D* are recommended instead of the surface's"))
     return out

@@ -50,7 +50,9 @@ def _optimizer(fit: InferredLaw) -> list[Check]:
         text = (
             f"{numbers.percent(evidence.agree_share)} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
         )
-        out.append(finding("basins", text, "compare the basins' predictions before trusting one; raise starts="))
+        out.append(
+            finding("basins", text, "compare the basins' predictions before trusting one; fit_law(starts=) tries more")
+        )
     if fit.flat is not None:
         text = f"laws {fit.flat.text}, fit the rows equally well; of these the one of least squared residuals is given"
         advice = "quote the range, or choose by loss=squared, by fix= or by rows that tell these laws apart"

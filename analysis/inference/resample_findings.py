@@ -47,7 +47,7 @@ def _groups(fit: InferredLaw) -> list[Check]:
     if not holds or df == 0.0:
         text = f"{fit.nobs} rows are of {what}, and the intervals treat every row as independent"
         advice = (
-            "use cluster=auto or interval=sandwich"
+            "use resamples=1000 with cluster=auto, or interval=sandwich"
             if not holds
             else f"too few to estimate the variance between them: add {name}"
         )

@@ -16,14 +16,17 @@ from analysis.inference.law_result import LawFit
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.values.blocks import Check
+
 
 def compare(fits: Sequence[LawFit]) -> pd.DataFrame:
     """Return fits of the same rows as a table by name, the lowest AICc first.
 
     Columns: rank, aicc (AIC for small samples: laws rank by it), delta_aicc, weight (Akaike's, of AICc), aic, bic, k
     (fitted constants), nobs, objective, error (mean absolute relative error of the largest fifth of the runs, by FLOPs
-    or what else says their size, predicted from the others), warning (codes of the fit's findings). Raises ValueError
-    where rows or targets differ, or where some residuals are logs and others are not.
+    or what else says their size, predicted from the others), warning (codes of the fit's findings). `attrs["findings"]`
+    has one finding for each of these codes, from the first fit that has it. Raises ValueError where rows or targets
+    differ, or where some residuals are logs and others are not.
 
     Examples
     --------
@@ -50,19 +53,24 @@ def compare(fits: Sequence[LawFit]) -> pd.DataFrame:
             )
         if fit.problem.plain != first.problem.plain:
             raise ValueError(f"{fit.form.name} and {first.form.name} differ in whether residuals are logs")
+    findings = [[check for check in fit.check() if check.level != "note"] for fit in fits]
     rows = [
         {
             "name": fit.form.name, "aicc": fit.aicc, "aic": fit.aic, "bic": fit.bic, "k": fit.free, "nobs": fit.nobs,
             "objective": fit.objective, "error": held_out_error(fit),
-            "warning": " ".join(dict.fromkeys(check.code for check in fit.check() if check.level != "note")),
+            "warning": " ".join(dict.fromkeys(check.code for check in found)),
         }
-        for fit in fits
+        for fit, found in zip(fits, findings, strict=True)
     ]  # fmt: skip
     table = pd.DataFrame(rows).sort_values(["aicc", "aic"], kind="stable").set_index("name")
     table.insert(0, "rank", np.arange(len(table)))
     weight = weights(table["aicc"].to_numpy())
     table.insert(2, "delta_aicc", behind(table["aicc"].to_numpy()))
     table.insert(3, "weight", weight)
+    first_of: dict[str, Check] = {}
+    for check in (check for found in findings for check in found):
+        first_of.setdefault(check.code, check)
+    table.attrs["findings"] = first_of
     return table
 
 

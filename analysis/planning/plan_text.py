@@ -32,7 +32,7 @@ def text(found: Plan) -> str:
     for option in found.options:
         lines += ["", f"{option.name}: {option.assumption}"]
         for label, name, show in (
-            ("parameters", "params", numbers.count), ("tokens", "tokens", numbers.count),
+            ("parameters", "params", numbers.amount), ("tokens", "tokens", numbers.amount),
             ("tokens per parameter", "tokens_per_param", numbers.number), (f"loss [{unit}]", "loss", _four),
         ):  # fmt: skip
             bounds = numbers.interval(option.intervals[name], show)
@@ -47,7 +47,7 @@ def text(found: Plan) -> str:
             lines.append(f"  {'device-hours':<22}{numbers.count(option.gpu_hours)}")
         for shape in option.shapes:
             size = f"{shape.layers} layers x {shape.width} channels, {shape.heads} heads"
-            lines.append(f"  {'shape, ' + shape.name:<22}{size}: {numbers.count(shape.params)}")
+            lines.append(f"  {'shape, ' + shape.name:<22}{size}: {numbers.amount(shape.params)}")
         lines += [f"  note: {note}" for note in option.notes]
     lines += _other_laws(found)
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
@@ -61,7 +61,7 @@ def _other_laws(found: Plan) -> list[str]:
     lines = ["", "training-only by other laws through the same runs (least squares), the best by AICc first:"]
     for one in found.other_laws:
         size = "no best size" if one.params is None else (
-            f"{numbers.count(one.params):>8} parameters, {numbers.number(one.tokens_per_param)} tokens per parameter, "
+            f"{numbers.amount(one.params):>8} parameters, {numbers.number(one.tokens_per_param)} tokens per parameter, "
             f"loss {_four(one.loss)}"
         )  # fmt: skip
         lacking = f"; does not qualify: {one.lacking}" if one.lacking else ""

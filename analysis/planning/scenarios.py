@@ -210,8 +210,8 @@ def _spread(form: str, others: tuple[OtherLaw, ...], best: Option) -> list[str]:
     sizes = [one.params for one in good if one.params is not None] + [best.params]
     if max(sizes) / min(sizes) > 1.5:
         notes.append(
-            f"laws that fit the runs about as well put N* between {numbers.count(min(sizes))} and "
-            f"{numbers.count(max(sizes))}: the intervals above include only one law's uncertainty"
+            f"laws that fit the runs about as well put N* between {numbers.amount(min(sizes))} and "
+            f"{numbers.amount(max(sizes))}: the intervals above include only one law's uncertainty"
         )
     return notes
 

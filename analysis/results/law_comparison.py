@@ -11,6 +11,7 @@ from analysis.estimation.losses import LOSSES
 from analysis.results import load
 from analysis.text import commandline, numbers, terminal
 from analysis.text.commandline import Key
+from analysis.values.findings import FINDINGS, finding
 from analysis.values.json_values import to_json
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def listing() -> str:
 
 
 def text(table: pd.DataFrame) -> str:
-    """Return the comparison as lines for a terminal."""
+    """Return the comparison as lines for a terminal: a row a law, then what each code means and what to do."""
     width = max(len(str(name)) for name in table.index)
     head = f"{'':<{width}} {'AICc':>8} {'behind':>7} {'weight':>7} {'AIC':>8} {'BIC':>8} {'k':>3} {'held out':>9}"
     lines = [head]
@@ -104,7 +105,13 @@ def text(table: pd.DataFrame) -> str:
         )
         warning = str(row.get("warning") or "")
         lines += [f"{'':<{width}}   {warning}"] if warning and warning != "nan" else []
-    return "\n".join([*lines, "", *EXPLAINED]).translate(numbers.ASCII)
+    lines += ["", *EXPLAINED]
+    if found := table.attrs.get("findings"):
+        lines += [
+            "",
+            *(str(finding(code, FINDINGS[code].means, check.advice, check.level)) for code, check in found.items()),
+        ]
+    return "\n".join(lines).translate(numbers.ASCII)
 
 
 def act(options: Mapping[str, Any]) -> int:

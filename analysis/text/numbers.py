@@ -12,6 +12,7 @@ DUST = 1e-12
 ASCII = str.maketrans({"×": "x", "–": "-", "−": "-"})
 """For terminals without the signs."""
 _POWER = re.compile(r"(?<![\w./=:])(\d+(?:\.\d+)?)e[+-]?\d+(?!\w|\.\d)")
+_MANTISSA = re.compile(r"(-?\d+(?:\.\d+)?)(e.*)")
 _UNIT = re.compile(r"(?<=\d) (?=%|FLOPs\b)")
 _MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -132,7 +133,11 @@ def one_sided(side: object, limit: object, show: Callable[[object], str] = numbe
 
 
 def interval(bounds: object, show: Callable[[object], str] = number) -> str:
-    """Return "low to high"; a missing or infinite end becomes "at least" or "at most", rounding dust of 0 becomes 0."""
+    """Return "low to high", both ends with as many digits: 8.19B to 10.0B.
+
+    A missing or infinite end becomes "at least" or "at most", what rounding has left of 0 becomes 0.
+    """
+    show = amount if show is count else show
     if not isinstance(bounds, Sequence) or isinstance(bounds, str) or len(bounds) != 2:
         return MISSING
     low, high = finite(bounds[0]), finite(bounds[1])
@@ -144,7 +149,7 @@ def interval(bounds: object, show: Callable[[object], str] = number) -> str:
         return one_sided("upper", high, show)
     if max(abs(low), abs(high)) > DUST * 1e9:
         low, high = (0.0 if abs(end) < DUST else end for end in (low, high))
-    return f"{show(low)} to {show(high)}"
+    return " to ".join(_alike(show(low), show(high)))
 
 
 def signed(value: object, decimals: int = 2) -> str:
@@ -196,6 +201,15 @@ def _rounded(x: float, digits: int) -> float:
 
 def _exponent(x: float, digits: int) -> int:
     return int(f"{x:.{digits - 1}e}".partition("e")[2])
+
+
+def _alike(*ends: str) -> list[str]:
+    """Return texts, where all have a power of ten, with as many decimals: 2.5e6 and 1e7 as 2.5e6 and 1.0e7."""
+    parts = [found for end in ends if (found := _MANTISSA.match(end))]
+    if len(parts) < len(ends):
+        return list(ends)
+    decimals = max(len(part[1].partition(".")[2]) for part in parts)
+    return [f"{float(part[1]):.{decimals}f}{part[2]}" for part in parts]
 
 
 def _trim(text: str) -> str:

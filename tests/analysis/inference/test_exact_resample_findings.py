@@ -54,9 +54,9 @@ DF = "24 rows are of only {}: the variance between {}s is estimated with {} degr
     ("count", "interval", "plan", "df", "code", "message", "advice"),
     [
         (6, "delta", BARE, 5.0, "clustered_rows", UNKNOWN.format("6 model sizes"),
-         f"use cluster=auto or interval=sandwich{LOWER}"),
+         f"use resamples=1000 with cluster=auto, or interval=sandwich{LOWER}"),
         (6, "bootstrap", BARE, 5.0, "clustered_rows", UNKNOWN.format("6 model sizes"),
-         f"use cluster=auto or interval=sandwich{LOWER}"),
+         f"use resamples=1000 with cluster=auto, or interval=sandwich{LOWER}"),
         (6, "bootstrap", SHARED, 0.0, "clustered_rows", UNKNOWN.format("6 model sizes"),
          f"too few to estimate the variance between them: add sizes{LOWER}"),
         (6, "bootstrap", SHARED, 1.0, "few_sizes", DF.format("6 model sizes", "model size", "1"), WIDE.format("sizes")),

@@ -32,7 +32,7 @@ training-only: all of the budget is training
   device-hours          400K
   shape, deep           115 layers x 7296 channels, 57 heads: 73.5B
   shape, balanced       83 layers x 8576 channels, 67 heads: 73.3B
-  shape, wide           66 layers x 9600 channels, 75 heads: 73B
+  shape, wide           66 layers x 9600 channels, 75 heads: 73.0B
 
 over-trained: 4x the optimal tokens per parameter, the same budget
   parameters            36.6B
@@ -46,7 +46,7 @@ over-trained: 4x the optimal tokens per parameter, the same budget
 
 inference: the loss of training-only, and 10T tokens served
   parameters            34.4B
-  tokens                3.7T
+  tokens                3.70T
   tokens per parameter  107
   loss [nats per token] 1.974
   training and serving  7.6e23 FLOPs and 6.9e23 FLOPs
@@ -65,7 +65,7 @@ limited data: 100B distinct tokens, repeated as often as it helps
   device-hours          400K
   shape, deep           97 layers x 6400 channels, 50 heads: 47.7B
   shape, balanced       72 layers x 7424 channels, 58 heads: 47.6B
-  shape, wide           56 layers x 8448 channels, 66 heads: 48B
+  shape, wide           56 layers x 8448 channels, 66 heads: 48.0B
   note: repeats wear out as in Muennighoff et al. 2023 (R_D 15.4, R_N 5.31), whose R_D later fits leave unbounded \
 above: treat the loss as a guess beyond 4 epochs
   note: 20 epochs: repeated tokens are worth next to nothing beyond 16, get more data

@@ -10,8 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.inputs import frame
 from analysis.results import fit_keys, law_comparison
+from analysis.values.findings import finding
 
+ROOT = Path(__file__).parents[3]
 FIT: dict[str, Any] = {
     "form": "chinchilla", "approach": ("1", "2", "3"), "loss": "huber", "delta": "0.001", "interval": "bootstrap",
     "cluster": "auto", "fix": {}, "tie": {}, "budget": None, "window": 0.01, "optimum": "quadratic",
@@ -92,6 +95,29 @@ TEXT = [
 
 def test_a_comparison_as_text() -> None:
     assert law_comparison.text(table()).splitlines() == TEXT
+
+
+def test_each_code_of_a_comparison_is_explained_once_as_a_fit_prints_it() -> None:
+    made = table()
+    made["warning"] = ["not_identified basins", "not_identified", "not fitted: too few rows"]
+    made.attrs["findings"] = {
+        "not_identified": finding("not_identified", "1 constant is not identified", "do not quote them"),
+        "basins": finding("basins", "30 % of 8 starts agree", "compare them"),
+    }
+    said = law_comparison.text(made).splitlines()
+    assert said[-4:] == [
+        TEXT[-1],
+        "",
+        "warning  not_identified: the data do not determine a constant. Do not quote them.",
+        "warning  basins: fewer than half of the starting points reach the same minimum. Compare them.",
+    ]
+
+
+def test_a_comparison_of_runs_has_the_findings_of_its_codes() -> None:
+    runs = frame.from_csv(ROOT / "docs" / "example-runs.csv")
+    made = law_comparison.compare(runs, ["chinchilla", "kaplan_floor"], resamples=0)
+    codes = {code for said in made["warning"] for code in said.split()}
+    assert codes and set(made.attrs["findings"]) == codes
 
 
 def test_a_comparison_is_printed_and_written(
