@@ -340,16 +340,18 @@ def documented() -> dict[str, dict[str, set[str]]]:
     """Return, by the headings of docs/json.md, the fields of each command and those that each of them holds."""
     found: dict[str, dict[str, set[str]]] = {}
     text = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
-    for section in text.split("\n## ")[1:]:
+    for section in text.split("\n## `")[1:]:
         whole, *parts = section.split("\n### ")
         fields: dict[str, set[str]] = {}
         for first, second in rows(whole):
             names = re.findall(r"`(\w+)`", first)
             fields |= {name: set(re.findall(r"`(\w+)`", second)) if len(names) == 1 else set() for name in names}
         for part in parts:
+            if not part.startswith("`"):  # it is about a file, not about a field
+                continue
             inside = [re.findall(r"`(\w+)`", first) for first, _ in rows(part)]
             fields[part.partition("\n")[0].strip("`")] = {name for names in inside for name in names}
-        heading = whole.partition("\n")[0]
+        heading = "`" + whole.partition("\n")[0]
         found |= dict.fromkeys((heading, *heading.split(", ")), fields)
     return found
 
