@@ -194,7 +194,7 @@ def test_asymmetry_needs_exponents_that_are_known() -> None:
     (found,) = findings.surface(block(), STUDY, clash)
     assert found.code == "surface_off"
     assert found.message == (
-        "at 1e17 FLOPs the surface puts the best size at 300M parameters, the runs put it at 100M (80M to 120M)"
+        "at 1e17 FLOPs the surface puts the best size at 300M parameters, the runs put it at 100M (80.0M to 120M)"
     )
 
 
