@@ -58,7 +58,8 @@ def named(section: str) -> set[str]:
 def first_cells(section: str) -> set[str]:
     """Return the fields of a section's first table."""
     table = SECTIONS[section].partition("\n### ")[0]
-    return {name for cell in re.findall(r"^\| (`.*?) \| ", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
+    cells = re.findall(r"^\| (`.*?) \| ", table, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
 @pytest.mark.parametrize(("section", "words"), COMMANDS, ids=[" ".join(words[:3]) for _, words in COMMANDS])
