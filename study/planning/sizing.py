@@ -1,4 +1,4 @@
-"""Resources of each point sized from its plan: GPUs and nodes, memory, time limit; the config says the rest.
+"""What each point's job asks for, where `cluster.auto` sizes it: GPUs and nodes, memory, time limit, points in a job.
 
 Time is what runs of the study took, else a stated assumption, times `cluster.margin`. Memory is counted from the
 config (train.spec.footprint). Both are rounded up to a few values, so that a study becomes few arrays.
@@ -38,12 +38,16 @@ NODE_GPUS = 8
 MOST_RANKS = 4096
 
 
+Timed = tuple[Point, float]
+"""A point and its expected training time [s]."""
+
+
 @dataclass(frozen=True)
 class Sized:
-    """One array's worth of points: their shape, their keys, and what it was sized from, in words.
+    """The points of one array: the shape of their jobs, their keys, and what the time limit rests on, in words.
 
-    held: what each GPU of the largest point is planned to hold; None without GPUs. shared: who shares a GPU and why.
-    turns: why so many points follow each other in a job, where that was chosen.
+    held: planned memory of each GPU of the largest point; None without GPUs. shared: how many points share a GPU and
+    what that gains. turns: why a job has so many points, where that was chosen.
     """
 
     shape: JobSpec
@@ -56,17 +60,22 @@ class Sized:
 
 @dataclass
 class _Jobs:
-    """Points of one shape of jobs with their expected seconds of training; why they follow each other as they do."""
+    """Points whose jobs have one shape. turns: why a job has so many of them, where that was chosen."""
 
-    there: list[tuple[Point, float]] = field(default_factory=list)
+    timed: list[Timed] = field(default_factory=list)
     turns: str = ""
+
+    def add(self, others: _Jobs) -> None:
+        """Add more points of the same shape."""
+        self.timed.extend(others.timed)
+        self.turns = "; ".join(filter(None, dict.fromkeys([self.turns, others.turns])))
 
 
 def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site) -> list[Sized]:
-    """Return the points by the shape of their jobs, in the order given. Points of one shape become one array.
+    """Return the points by the shape of their jobs, in the order given; points of one shape become one array.
 
-    Where points of a job follow each other they are in the order in which jobs take them. Raises ValueError for a point
-    whose job could never start at this site.
+    Points that share a job stand in the order in which the job takes them. Raises ValueError for a point whose job
+    could never start at this site.
     """
     base = job_spec_of(cluster)
     if "pack" in parts(cluster) and cluster.pack > 1:
@@ -75,122 +84,129 @@ def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConf
         _refuse(base, site)
         return [_of(base, _in_turn(base, points)) if base.takes_turns else _of(base, points)] if points else []
     whole_jobs = base.takes_turns or "pack" in parts(cluster) or _chooses_points_per_job(cluster)
-    kinds: dict[bool, Speed] = {}
+    groups, why = _sized_alone(folder, points, cluster, site, whole_jobs=whole_jobs)
+    by_shape: dict[JobSpec, _Jobs] = {}
+    for group in groups:
+        for shape, jobs in (_by_job(group, cluster, site) if whole_jobs else group).items():
+            by_shape.setdefault(shape, _Jobs()).add(jobs)
+    for shape in by_shape:
+        _refuse(shape, site)
+    return [_of(shape, [point for point, _ in jobs.timed], why, jobs.turns) for shape, jobs in by_shape.items()]
+
+
+def _sized_alone(
+    folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site, *, whole_jobs: bool
+) -> tuple[list[dict[JobSpec, _Jobs]], str]:
+    """Return groups of points by the shape that each point needs alone, and what their times rest on, in words.
+
+    Points of different groups must not share a job: a branch's job waits for its parent, others do not wait.
+    whole_jobs: time limits are left out, as they follow from all points of a job.
+    """
+    speeds: dict[bool, Speed] = {}
     by_parent: dict[str | None, dict[JobSpec, _Jobs]] = {}
     over = {key for key in lineage.parents(points) if completed(folder, key)} if whole_jobs else set()
     for point, row in zip(points, rows(points, {}), strict=True):
         sized = layout(cluster, point.config, site)
         gpu = sized.gpus_per_node > 0
-        if gpu not in kinds:
-            kinds[gpu] = speed(folder, point.config, sized)
-        seconds = replace(kinds[gpu], ranks=ranks(sized)).seconds(row)
+        if gpu not in speeds:
+            speeds[gpu] = speed(folder, point.config, sized)
+        seconds = replace(speeds[gpu], ranks=ranks(sized)).seconds(row)
         if not (_chooses_points_per_job(cluster) and too_short(seconds)):
             sized = packed(sized, point.config, site)
-        # Of points that follow each other, or were brought together here, only the whole job has a time.
         shape = size(sized, point.config, None if whole_jobs else seconds, site)
-        # Jobs of branches wait for that of their parent, unless it is over: they share none with points that do not.
         waits = whole_jobs and (parent := parse(point.parent)) is not None and parent.key not in over
-        together = by_parent.setdefault(point.parent if waits else None, {})
-        together.setdefault(shape, _Jobs()).there.append((point, seconds))
-    by_shape: dict[JobSpec, _Jobs] = {}
-    for each in by_parent.values():
-        for shape, jobs in (_by_job(each, cluster, site) if whole_jobs else each).items():
-            found = by_shape.setdefault(shape, _Jobs())
-            found.there.extend(jobs.there)
-            found.turns = "; ".join(filter(None, dict.fromkeys([found.turns, jobs.turns])))
-    for shape in by_shape:
-        _refuse(shape, site)
-    why = "; ".join(dict.fromkeys(said.why for said in kinds.values()))
-    return [_of(shape, [point for point, _ in jobs.there], why, jobs.turns) for shape, jobs in by_shape.items()]
+        group = by_parent.setdefault(point.parent if waits else None, {})
+        group.setdefault(shape, _Jobs()).timed.append((point, seconds))
+    return list(by_parent.values()), "; ".join(dict.fromkeys(one.why for one in speeds.values()))
 
 
 def _by_job(by_shape: Mapping[JobSpec, _Jobs], cluster: ClusterConfig, site: Site) -> dict[JobSpec, _Jobs]:
-    """Return points by the shape of their jobs with its time, each job's together."""
+    """Return points by the shape of their jobs, with a time limit for all points of a job; these stand together."""
     found: dict[JobSpec, _Jobs] = {}
-    for asked, jobs in _in_short_turns(by_shape, cluster, site):
-        there = jobs.there
-        shape = _no_emptier(asked, len(there)) if "pack" in parts(cluster) else asked
-        seconds = [seconds for _, seconds in there]
+    for asked, jobs in _short_points_together(by_shape, cluster, site):
+        timed = jobs.timed
+        shape = _filled(asked, len(timed)) if "pack" in parts(cluster) else asked
+        seconds = [seconds for _, seconds in timed]
         for places in (dealt if shape.takes_turns else alike)(seconds, shape.points):
-            mine = [there[place] for place in places]
+            mine = [timed[place] for place in places]
             whole = shape
             if "time" in parts(cluster):
                 whole = _timed(shape, _job_minutes([each for _, each in mine], shape, cluster), site)
-            found.setdefault(whole, _Jobs(turns=jobs.turns)).there.extend(mine)
+            found.setdefault(whole, _Jobs(turns=jobs.turns)).timed.extend(mine)
     return found
 
 
 def _chooses_points_per_job(cluster: ClusterConfig) -> bool:
-    """Whether it is to be chosen how many points follow each other in a job: a number that is given stays."""
+    """Return whether `cluster.auto` chooses how many points a job has: a number that is given stays."""
     named = "points_per_job" in parts(cluster) and cluster.points_per_job is None
     return named and load(cluster.executor).allocates
 
 
-def _in_short_turns(
+def _short_points_together(
     by_shape: Mapping[JobSpec, _Jobs], cluster: ClusterConfig, site: Site
 ) -> list[tuple[JobSpec, _Jobs]]:
-    """Return the points of each shape; where it is to be chosen, those too short for a job of their own apart."""
+    """Return the points of each shape; where `cluster.auto` chooses that, points too short for a job share one."""
     if not _chooses_points_per_job(cluster):
         return list(by_shape.items())
     short, longer = dict[JobSpec, _Jobs](), dict[JobSpec, _Jobs]()
     for shape, jobs in by_shape.items():
-        for each in jobs.there:
+        for each in jobs.timed:
             kind = short if shape.tasks == 1 and too_short(each[1]) else longer
-            kind.setdefault(shape, _Jobs()).there.append(each)
-    taken = sum(-(-len(jobs.there) // shape.pack) for shape, jobs in longer.items())
-    work = [sum(seconds for _, seconds in jobs.there) for jobs in short.values()]
+            kind.setdefault(shape, _Jobs()).timed.append(each)
+    taken = sum(-(-len(jobs.timed) // shape.pack) for shape, jobs in longer.items())
+    work = [sum(seconds for _, seconds in jobs.timed) for jobs in short.values()]
     chosen: dict[JobSpec, list[tuple[JobSpec, _Jobs]]] = {}
     for (shape, jobs), part in zip(short.items(), shares(work), strict=True):
         at_once = site.jobs_at_once(shape)
         room = None if at_once is None else max(0, min(at_once, cluster.array_parallelism) - taken) * part
-        chosen[shape] = _by_who_shares(shape, jobs.there, room, cluster, site)
+        chosen[shape] = _by_gpu_sharing(shape, jobs.timed, room, cluster, site)
     for shape, jobs in longer.items():
         chosen.setdefault(shape, []).append((shape, jobs))
     return [each for shape in by_shape for each in chosen[shape]]
 
 
-def _by_who_shares(
-    shape: JobSpec, there: Sequence[tuple[Point, float]], room: float | None, cluster: ClusterConfig, site: Site
+def _by_gpu_sharing(
+    shape: JobSpec, timed: Sequence[Timed], room: float | None, cluster: ClusterConfig, site: Site
 ) -> list[tuple[JobSpec, _Jobs]]:
-    """Return short points with how many follow each other in a job, those apart that share its GPU, if any do."""
-    by_most: dict[int, list[tuple[Point, float]]] = {}
-    for each in there:
+    """Return short points by the shape of the jobs that they share: apart where some may share a job's GPU as well."""
+    by_most: dict[int, list[Timed]] = {}
+    for each in timed:
         by_most.setdefault(_most_side_by_side(shape, each[0].config, cluster), []).append(each)
     parts = shares([sum(seconds for _, seconds in points) for points in by_most.values()])
     found = [
-        _following(shape, points, most, None if room is None else room * part, site)
+        _shared_job(shape, points, most, None if room is None else room * part, site)
         for (most, points), part in zip(by_most.items(), parts, strict=True)
     ]
-    return found if any(one.pack > shape.pack for one, _ in found) else [_following(shape, there, 1, room, site)]
+    return found if any(one.pack > shape.pack for one, _ in found) else [_shared_job(shape, timed, 1, room, site)]
 
 
-def _following(
-    shape: JobSpec, there: Sequence[tuple[Point, float]], most: int, room: float | None, site: Site
+def _shared_job(
+    shape: JobSpec, timed: Sequence[Timed], most: int, room: float | None, site: Site
 ) -> tuple[JobSpec, _Jobs]:
-    """Return short points with how many follow each other in a job, and how many of them, at most `most`, share a GPU.
+    """Return the shape of jobs that short points share: how many points a job has, and how many run at a time.
 
-    room: jobs of these points that run at once; None: not known.
+    most: points that may be on the job's GPU at a time. room: jobs of these points that run at once; None: not known.
     """
     apart = shape.pack if shape.pack_gpus == "own" else 1
-    turns = enough([seconds for _, seconds in there], shape.pack, apart, None if room is None else int(room))
+    turns = enough([seconds for _, seconds in timed], shape.pack, apart, None if room is None else int(room))
     follow = replace(shape, points_per_job=turns.count) if turns.count > shape.pack else shape
-    jobs = _Jobs(list(there), turns.why)
+    jobs = _Jobs(list(timed), turns.why)
     return _side_by_side(follow, most, jobs, site), jobs
 
 
 def _most_side_by_side(shape: JobSpec, config: RunConfig, cluster: ClusterConfig) -> int:
-    """Return how many short points like this one may share the GPU of their job, where that is to be chosen; else 1."""
+    """Return how many short points like this one may share their job's GPU: 1 unless `cluster.auto` chooses that."""
     return packing.most_side_by_side(config, cluster.gpu_memory_gb) if _may_share(shape, config, cluster) else 1
 
 
 def _may_share(asked: ClusterConfig | JobSpec, run: RunConfig, cluster: ClusterConfig) -> bool:
-    """Return whether it is to be chosen who shares a run's GPU: it is asked for one, and computes there."""
+    """Return whether `cluster.auto` chooses how many runs share a GPU, and this one asks for one GPU and uses it."""
     alone = (asked.nodes, asked.tasks_per_node, asked.gpus_per_node) == (1, 1, 1)
     return "pack" in parts(cluster) and alone and run.runtime.device != "cpu"
 
 
 def _side_by_side(shape: JobSpec, most: int, jobs: _Jobs, site: Site) -> JobSpec:
-    """Return the shape with as many of its short points at a time as share its GPU, if known that no fewer jobs run."""
+    """Return the shape with several short points at a time on its GPU, if it is known that as many jobs run at once."""
 
     def together(count: int) -> JobSpec:
         return replace(shape, pack=count, pack_gpus="mps")
@@ -198,15 +214,15 @@ def _side_by_side(shape: JobSpec, most: int, jobs: _Jobs, site: Site) -> JobSpec
     def allowed(count: int) -> bool:
         alone, at_once = site.jobs_at_once(shape), site.jobs_at_once(together(count))
         if alone is None or at_once is None or site.check(together(count)) is not None:
-            return False  # a job that asks for more may be one that never starts
-        return at_once >= min(shape.jobs(len(jobs.there)), alone)
+            return False  # a job that asks for more cores and memory might never start
+        return at_once >= min(shape.jobs(len(jobs.timed)), alone)
 
-    count = packing.side_by_side(min(shape.points, len(jobs.there)), most, allowed) if shape.takes_turns else 1
+    count = packing.side_by_side(min(shape.points, len(jobs.timed)), most, allowed) if shape.takes_turns else 1
     return together(count) if count > 1 else shape
 
 
-def _no_emptier(shape: JobSpec, points: int) -> JobSpec:
-    """Return the shape with no more lanes than these points fill, evenly."""
+def _filled(shape: JobSpec, points: int) -> JobSpec:
+    """Return the shape with no more lanes than these points fill evenly."""
     lanes = min(shape.pack, points) if shape.takes_turns else -(-points // -(-points // shape.pack))
     return replace(shape, pack=lanes, pack_gpus=shape.pack_gpus if lanes > 1 else "own")
 
@@ -217,7 +233,7 @@ def _in_turn(shape: JobSpec, points: Sequence[Point]) -> list[Point]:
 
 
 def _job_minutes(seconds: Sequence[float], shape: JobSpec, cluster: ClusterConfig) -> float:
-    """Return how long a job of points that follow each other is expected to take, with `cluster.margin` [minutes]."""
+    """Return how long a job of these points is expected to take, with `cluster.margin` [minutes]."""
     shared = shape.pack if shape.pack_gpus != "own" else 1
     turns = 1 if shape.warm else -(-len(seconds) // shape.pack)
     return START_MINUTES * turns + longest_lane(seconds, shape.pack) * shared * cluster.margin / 60
@@ -239,7 +255,7 @@ def _of(shape: JobSpec, points: Sequence[Point], why: str = "", turns: str = "")
 
 
 def _shared(shape: JobSpec, points: Sequence[Point]) -> str:
-    """Return who shares a GPU and what that was measured to gain, in words; nothing where nobody does."""
+    """Return how many points share a GPU and the measured gain, in words; "" where none share."""
     if shape.pack == 1 or shape.pack_gpus == "own":
         return ""
     table = packing.GAINS.get(shape.pack_gpus, {})
@@ -260,7 +276,7 @@ def check_ranks(cluster: ClusterConfig, run: RunConfig, world: int) -> None:
 
 
 def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
-    """Return the cluster section with nodes, GPUs and processes of this run, where they are to be sized."""
+    """Return the cluster section with nodes, GPUs and processes of this run, where `cluster.auto` sizes them."""
     if "gpus" not in parts(cluster):
         return cluster
     largest = site.gpus_per_node(cluster.partition)
@@ -274,7 +290,7 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
 
 
 def packed(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
-    """Return the cluster section with how many points like this one share a GPU, where that is to be chosen."""
+    """Return the cluster section with how many points like this one share a GPU, where `cluster.auto` chooses that."""
     if not load(cluster.executor).allocates or not _may_share(cluster, run, cluster):
         return cluster
 

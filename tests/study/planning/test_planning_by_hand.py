@@ -140,7 +140,7 @@ def test_a_fifth_more_is_worth_sharing_a_gpu() -> None:
 
 def test_lanes_that_a_job_cannot_fill_are_left_out() -> None:
     shared = JobSpec(pack=4, pack_gpus="mps")
-    assert [sizing._no_emptier(shared, points).pack for points in (1, 2, 3, 4, 5, 6, 8, 9)] == [1, 2, 3, 4, 3, 3, 4, 3]
-    assert sizing._no_emptier(shared, 1).pack_gpus == "own" and sizing._no_emptier(shared, 2).pack_gpus == "mps"
+    assert [sizing._filled(shared, points).pack for points in (1, 2, 3, 4, 5, 6, 8, 9)] == [1, 2, 3, 4, 3, 3, 4, 3]
+    assert sizing._filled(shared, 1).pack_gpus == "own" and sizing._filled(shared, 2).pack_gpus == "mps"
     turns = replace(shared, points_per_job=12)
-    assert [sizing._no_emptier(turns, points).pack for points in (1, 3, 5, 13)] == [1, 3, 4, 4]
+    assert [sizing._filled(turns, points).pack for points in (1, 3, 5, 13)] == [1, 3, 4, 4]
