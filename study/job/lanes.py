@@ -1,7 +1,7 @@
-"""The places of a job in which points run side by side; where there are more points, one after the other in each.
+"""The lanes of a job: points run side by side in them, and one after the other in each if there are more points.
 
-A lane is a process: a `study.job` for each point, or a slot (`study.job.slot`) that stays with its trainer and takes
-the next one. What becomes of a point is its own affair: a lane whose process has ended starts another.
+A lane is a process: a new `study.job` for each point, or a slot (`study.job.slot`) that keeps its trainer process for
+the next point. A lane whose process has ended starts another, however its point ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEDGER_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class LaneShare:
-    """What a lane has of its job: the environment of its processes, and their cores; none: any of the job's."""
+    """A lane's part of its job: the environment of its processes, and their cores (empty: not bound)."""
 
     environment: Mapping[str, str]
     cores: tuple[int, ...] = ()
@@ -37,7 +37,9 @@ class LaneShare:
     def bind(self, pid: int) -> None:
         """Bind a process to the cores."""
         if self.cores:
-            with suppress(OSError):  # it has ended already, or the site does not let us: it has all of the job's cores
+            with suppress(
+                OSError
+            ):  # the process has ended, or the site forbids binding: then it may use all of the job's cores
                 os.sched_setaffinity(pid, self.cores)
 
 
@@ -45,13 +47,13 @@ class Lane(Protocol):
     """One place of a job."""
 
     def start(self, slot: int) -> Started:
-        """Have the point with this place in the job advanced; the one before has ended."""
+        """Start the point at this place in the job; the lane's previous point has ended."""
 
     def retire(self) -> None:
-        """Let its process end: no more points come."""
+        """Let the lane's process end: it gets no more points."""
 
     def close(self) -> None:
-        """Wait until it has."""
+        """Wait for the lane's process to end."""
 
 
 class FreshLane:
@@ -64,20 +66,20 @@ class FreshLane:
 
     def start(self, slot: int) -> Started:
         """Start one."""
-        # In a session of its own: SLURM signals a task's whole group, and each process hears of it once, from here.
+        # A session of its own: SLURM signals a task's whole process group, and a point must be signalled only once.
         process = spawn([*self._command, str(slot)], self._share.environment)
         self._share.bind(process.pid)
         return process
 
     def retire(self) -> None:
-        """Do nothing: it ends with its point."""
+        """Do nothing: the process ends with its point."""
 
     def close(self) -> None:
-        """Do nothing: it has ended."""
+        """Do nothing: the process has ended."""
 
 
 class WarmLane:
-    """A slot that takes one point after the other, and another one where that has ended or the code was edited."""
+    """A slot that takes one point after the other; a new slot if it has ended or the code was edited since."""
 
     def __init__(self, study: StudyFolder, batch: ledger.Batch, index: int, share: LaneShare) -> None:
         self._study, self._batch, self._first, self._share = study, batch, index * batch.points, share
@@ -85,7 +87,7 @@ class WarmLane:
         self._code = ""
 
     def start(self, slot: int) -> Started:
-        """Give it to the warm slot, or to a new one."""
+        """Send the point to the warm slot, or to a new one."""
         text = json.dumps({"name": self._batch.name, "index": self._first + slot}).encode()
         code = code_version.stamp()  # a warm process has the code as it was when it started
         if self._process is not None:
@@ -112,7 +114,7 @@ class WarmLane:
 
 
 class Queue:
-    """The points of a job on their way through its lanes, in order: each lane takes the next one when it is free."""
+    """The points of a job in order: each lane takes the next one when it is free."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class Queue:
         lanes: Sequence[Lane],
         tell: Callable[[Sequence[int]], None] = lambda busy: None,
     ) -> None:
-        """tell: is told which lanes have a point, by their places, when that changes."""
+        """tell: called with the numbers of the lanes that have a point, when these change."""
         self._study, self._batch = study, batch
         self._waiting = deque(enumerate(keys))
         self._lanes, self._free = lanes, list(reversed(lanes))
@@ -138,7 +140,7 @@ class Queue:
         return [key for _, key in self._waiting]
 
     def run(self, signals: Signals, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Advance all to their ends; once this process is told to end, those that run."""
+        """Run all points to their ends; once this process is told to end, only those that have begun."""
         self._fill(signals)
         last_look, size = time.monotonic(), -1
         while self._running:
@@ -151,7 +153,7 @@ class Queue:
             lane.close()
 
     def _fill(self, signals: Signals) -> None:
-        """Have free lanes take what waits; a lane that nothing is left for ends."""
+        """Give waiting points to free lanes; retire the lanes for which none is left."""
         while self._waiting and self._free and not signals.received:
             slot, key = self._waiting.popleft()
             if slot >= self._batch.lanes and not self._is_wanted(key):
@@ -178,20 +180,20 @@ class Queue:
                 self.codes.append(code)
 
     def _is_wanted(self, key: str) -> bool:
-        """Whether a point that was behind others still belongs here, as far as can be read."""
+        """Return whether a point that waited is still to run in this job; True if the ledger cannot be read."""
         try:
             known = ledger.read(self._study)
         except (OSError, ValueError):
-            return True  # its own process looks as well
+            return True  # its own process checks again
         return key not in known.cancelled and known.current.get(key) == self._batch.name
 
     def _end_cancelled(self, size: int) -> int:
-        """Tell those that run and that the ledger calls cancelled to end; return its size, which was `size` before."""
+        """Signal running points that were cancelled; return the ledger's size, for the next call's `size`."""
         try:
             now = self._study.ledger.stat().st_size
             cancelled = frozenset() if now == size else ledger.read(self._study).cancelled
         except (OSError, ValueError):
-            return size  # the file system is slow or somebody edits: the points go on
+            return size  # unreadable for now: try again later
         for key in cancelled & (self._running.keys() - self._signalled):
             self._signalled.add(key)
             self._running[key][0].send_signal(signal.SIGTERM)

@@ -18,15 +18,16 @@ from study.storage.layout import StudyFolder
 from study.text import counted
 
 ESTIMATES = 5
-"""Arrays that the scheduler is asked about: each is a request to its controller."""
+"""Arrays whose start the scheduler is asked to estimate: each is a request to its controller."""
 
 
 def scripts(
     folder: StudyFolder, executor: Executor, sized: Sequence[Sized], parallel: int, array_limit: int
 ) -> list[str]:
-    """Return the exact scripts that would be submitted, but for the end of the job name; asks no scheduler.
+    """Return the scripts that would be submitted, exact except for the end of the job name; asks no scheduler.
 
-    array_limit: jobs of one array; 0: none are taken. Single jobs are alike: one script for each shape.
+    array_limit: most jobs of one array; 0: the site takes no arrays. There is one script for each shape then, as the
+    single jobs of a shape are alike.
     """
     frozen_one = any(one.shape.code == "frozen" for one in sized)
     copy = code_snapshot.would_be(folder, "frozen") if frozen_one else None
@@ -44,7 +45,7 @@ def scripts(
 
 
 def asked(sized: Sequence[Sized]) -> str:
-    """Return what the jobs would ask for together, and how each kind was sized."""
+    """Return what the jobs ask for in total, and how each shape was sized."""
     hours: dict[str, float] = defaultdict(float)
     lines, told = list[str](), set[str]()
     for one in sized:
@@ -79,7 +80,7 @@ def described(shape: JobSpec) -> str:
 def outlook(
     plan: StudyPlan, executor: Executor, sized: Sequence[Sized], texts: Sequence[str], runner: Runner | None = None
 ) -> list[str]:
-    """Return when the first arrays would start by the scheduler, why jobs of the study wait now, and the budget."""
+    """Return the scheduler's estimate of when the first arrays start, why points wait now, and the study's budget."""
     lines = list(dict.fromkeys(said for text in texts[:ESTIMATES] if (said := executor.estimate(text))))
     if plan.folder.ledger.exists():
         observer = Observer(plan.folder, lambda batches: query(batches, runner))
@@ -95,7 +96,7 @@ def outlook(
 
 
 def waiting(reasons: Sequence[str]) -> list[str]:
-    """Return one line on why points wait; none where none does."""
+    """Return a line on why points wait in the queue; empty where none waits."""
     counts = Counter(reasons).most_common()
     said = ", ".join(f"{reason} ({count:,})" for reason, count in counts)
     return [f"{len(reasons):,} points of this study wait in the queue: {said}"] if reasons else []

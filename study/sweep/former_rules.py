@@ -1,7 +1,7 @@
-"""Which rules a command takes: those of the study, where one of an earlier version began it.
+"""Rules for defaults that an earlier version had, kept for studies that were begun with them.
 
-A frozen config holds what a rule gave, or which rule it was. But a command that is given again derives it anew, and by
-another rule it would make other points beside those that are there. So a study goes on with the rules that it was begun
+A frozen config holds the value that a rule gave, or the rule's name. A command that is run again derives the value
+anew, and by a changed rule it would make other points beside the study's. So a study keeps the rules that it was begun
 with, unless the command names one.
 """
 
@@ -18,9 +18,9 @@ from study.storage.layout import StudyFolder
 
 @dataclass(frozen=True)
 class FormerRule:
-    """A rule that was changed: the key that names it, and what that was before there was the key.
+    """A rule that was changed: the key that names it, and the value that stands for the former rule.
 
-    concerns: whether it says anything of the section in which the key is. words: what was before, and now.
+    concerns: whether the rule affects a config, by the section that holds the key. words: the rule before and now.
     """
 
     section: str
@@ -36,16 +36,16 @@ class FormerRule:
 
     @property
     def override(self) -> str:
-        """What keeps the former rule."""
+        """The override that keeps the former rule."""
         return f"{self.name}={'null' if self.former is None else self.former}"
 
     def began(self, defaults: Mapping[str, Any]) -> bool:
-        """Say whether a study of these defaults was begun by it, also where it says nothing of its first config."""
+        """Return whether a study with these defaults was begun under the former rule, also if that changes nothing."""
         section = defaults.get(self.section) or {}
         return bool(section) and section.get(self.key, self.former) == self.former
 
     def says_something(self, configs: Iterable[Mapping[str, Any]]) -> bool:
-        """Say whether one of these composed configs is another by it."""
+        """Return whether the rule changes one of these composed configs."""
         return any(self.concerns(config.get(self.section) or {}) for config in configs)
 
 
@@ -72,10 +72,10 @@ RULES = (
 
 
 def carried_on(plain: Mapping[str, Any], lines: Sequence[str]) -> tuple[FormerRule, ...]:
-    """Return the rules of the study that a composed config names which the command does not name itself.
+    """Return the former rules that the study of a composed config keeps and that the command does not name itself.
 
-    lines: the overrides of the command. All of its configs take them, so that the study remembers them also where they
-    say nothing of the first one.
+    lines: the overrides of the command. All its configs take the rules, so that the study remembers them even where
+    they do not affect the first config.
     """
     named = {line.lstrip("+").partition("=")[0] for line in lines}
     asked = [rule for rule in RULES if rule.name not in named]

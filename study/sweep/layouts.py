@@ -1,4 +1,4 @@
-"""Layouts that are to be chosen (parallel=auto): those of new points by the search, points of the study keep theirs."""
+"""parallel=auto: the layout of new points is chosen by the search; points that the study has keep theirs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from train.spec.config import RunConfig
 Report = Callable[[str], None]
 TELL_SECONDS = 2.0
 SHOWN = 4
-"""Keys of points that are named."""
+"""Most keys of points in one line."""
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    """What is submitted, with layouts: as composed, as resolved; and what is said of the layouts, a line each."""
+    """Points with their layouts, as composed and as resolved, and lines that say which layouts were chosen."""
 
     composed: Sequence[Composed]
     resolved: Sequence[RunConfig]
@@ -37,7 +37,7 @@ class LaidOut:
 
 
 def lay_out(composed: Sequence[Composed], resolved: Sequence[RunConfig], report: Report) -> LaidOut:
-    """Return the points with the layouts that are to be chosen for them; ValueError where one fits nowhere."""
+    """Return the points with a layout for each that asks for parallel=auto; ValueError where none fits."""
     if not any(map(is_auto, resolved)):
         return LaidOut(composed, resolved)
     composed = [_with_ranks(one, run) for one, run in zip(composed, resolved, strict=True)]
@@ -72,7 +72,7 @@ def _with_ranks(one: Composed, run: RunConfig) -> Composed:
 
 
 def _fingerprints(resolved: Sequence[RunConfig]) -> dict[Corpus, str]:
-    """Return the fingerprints of the corpora that are prepared: of others the study has no point."""
+    """Return the fingerprints of the prepared corpora; the study has no points of others."""
     found = {corpus: corpus.find() for corpus in dict.fromkeys(map(corpus_of, resolved))}
     return {corpus: manifest.fingerprint for corpus, manifest in found.items() if manifest is not None}
 
@@ -93,7 +93,7 @@ def _kept(run: RunConfig, point: Point, one: Composed, folder: StudyFolder) -> R
 
 
 def _ranks(run: RunConfig) -> int | None:
-    """Return how many ranks a layout makes; None where it takes as many as there are."""
+    """Return how many ranks a layout needs; None where it takes as many as there are."""
     sizes = [getattr(run.parallel, name) for name in MESH_AXES]
     return None if None in sizes else math.prod(sizes)
 

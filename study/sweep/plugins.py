@@ -33,7 +33,7 @@ NAMESPACE = "hydra_plugins.scaling_study"
 DECIDE = ("search", "study", "search.name")
 """Keys and groups that say whether a command is a search."""
 MOST = 100_000
-"""Points of one command: more are a slip, and would be made for hours."""
+"""Most points of one command: more are a mistake in the lists, and would take hours to make."""
 
 
 def register() -> None:
@@ -129,7 +129,7 @@ class StudySweeper(Sweeper):
                     f"{_line(override)}: all points of a command are of one study and one search or design; run the "
                     "command once for each, with a study.name of its own"
                 )
-        # With all groups that are the same in every point, as these are composed anyway.
+        # Groups that are the same in every point are included: they are composed anyway.
         named = [_line(o) for o in parsed if o.key_or_group in DECIDE or (_is_fixed(o) and "." not in o.key_or_group)]
         if (self._composer.plain(named).get("search") or {}).get("name") not in SCHEDULERS:
             return None
@@ -145,9 +145,9 @@ class StudySweeper(Sweeper):
         return [[]]
 
     def _rules_of_the_study(self, jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
-        """Return the overrides by which a study of an earlier version goes on as it began, after saying so.
+        """Return the overrides that keep a study of an earlier version as it began, and print what they keep.
 
-        jobs: the override list of each point. What is said is said where a rule makes one of them another.
+        jobs: the override list of each point. A rule is printed only where it changes one of them.
         """
         assert self._composer is not None
         plain = self._composer.plain(jobs[0])

@@ -45,10 +45,10 @@ def submit(composed: Sequence[Composed]) -> int:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 140
-    # Paths and overrides are shown as they are: a [ or a : in them is no markup.
+    # Paths and overrides are printed as they are: [ and : in them are not markup.
     console = Console(soft_wrap=False, width=width, highlight=False, markup=False, emoji=False)
     config = common(composed)
-    # What cannot be is said before anything is done.
+    # Wrong input is refused before anything is written or submitted.
     refuse_secrets({**asdict(config), "overrides": sorted({o for one in composed for o in one.overrides})}, os.environ)
     resolve(config.tracking.uri, Path.cwd())
     most = slots(config.cluster, config.run())
@@ -63,7 +63,7 @@ def submit(composed: Sequence[Composed]) -> int:
     devices.check(laid_out)
     for cluster, run in laid_out:
         sizing.check_ranks(cluster, run, _world(cluster, run))
-    if any(corpus.find() is None for corpus in set(map(corpus_of, resolved))):  # to prepare it may take minutes
+    if any(corpus.find() is None for corpus in set(map(corpus_of, resolved))):  # preparing it may take minutes
         unprepared = make_plan(composed, resolved, {})
         _check_weights(unprepared)
         _sized(unprepared.batches(), unprepared, sites)
@@ -90,7 +90,7 @@ def submit(composed: Sequence[Composed]) -> int:
 
 
 def _check_folder(config: StudyConfig) -> None:
-    """Raise ValueError where the study cannot be written to, or is a search, whose points follow from its results."""
+    """Raise ValueError where the study's folder cannot be written to, or holds a search, which makes its own points."""
     folder = folder_of(config)
     check_writable(config)
     if folder.search.exists():
@@ -100,9 +100,10 @@ def _check_folder(config: StudyConfig) -> None:
 
 
 def _check_weights(plan: StudyPlan) -> None:
-    """Raise ValueError where weights or a checkpoint that runs are to begin with are not there.
+    """Raise ValueError where the weights or the checkpoint that runs start from do not exist.
 
-    Weights of runs on nodes may lie where only these see them; checkpoints lie in studies, which this process sees too.
+    Checkpoints lie in studies, on a disk that this process sees. Weights may lie on a disk that only nodes see, so they
+    are checked for local runs only.
     """
     configs = [point.config for point in plan.points]
     parents = {one.schedule.parent for one in configs if one.schedule.parent and lineage.parent_of(one) is None}
@@ -130,13 +131,13 @@ def _states(plan: StudyPlan, known: Collection[str]) -> dict[str, RowState]:
 
 
 def _left(plan: StudyPlan, states: Mapping[str, RowState]) -> list[Batch]:
-    """Return the points that have not ended, by the cluster section that they go to."""
+    """Return the points that have not ended, grouped by cluster section."""
     left = [(cluster, [p for p in points if states.get(p.key) not in ENDED]) for cluster, points in plan.batches()]
     return [(cluster, points) for cluster, points in left if points]
 
 
 def _sized(batches: Sequence[Batch], plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
-    """Return the jobs that go to each scheduler, by shape; ValueError for one that could never start."""
+    """Return the jobs of each scheduler, by shape; ValueError for a job that could never start."""
     found: dict[str, list[sizing.Sized]] = {}
     for cluster, points in batches:
         if load(cluster.executor).detached:
@@ -146,7 +147,7 @@ def _sized(batches: Sequence[Batch], plan: StudyPlan, sites: Mapping[str, Site])
 
 
 def _at_once(most: int, sized: Mapping[str, Sequence[sizing.Sized]], sites: Mapping[str, Site]) -> int:
-    """Return how many points have devices of their own at once: `most`, but no more than jobs or nodes hold."""
+    """Return how many points run at once on devices of their own: at most `most`, and what jobs and nodes allow."""
     jobs, room = 0, 0
     for name, arrays in sized.items():
         for one in arrays:
@@ -193,7 +194,7 @@ def _show_scripts(
 
 
 def _show_processes(plan: StudyPlan, left: Sequence[Batch], console: Console) -> None:
-    """Print the commands that this command would run in its slots."""
+    """Print the commands that would be started on this machine."""
     for cluster, points in left:
         if load(cluster.executor).detached:
             continue
@@ -217,7 +218,7 @@ def _execute(plan: StudyPlan, console: Console) -> int:
     batches = plan.batches()
     triggers = [Submit([p.key for p in points], cluster) for cluster, points in batches]
     submitted = sum(step(plan.folder, Services(), trigger).submitted for trigger in triggers)
-    # Following is for the whole study, so once; local runs are started by the one who follows, in its slots.
+    # One call follows the whole study. It also starts the local runs, as slots become free.
     stays = sorted(
         (c for c, _ in batches if plan.config.wait or not load(c.executor).detached), key=lambda c: c.executor
     )
