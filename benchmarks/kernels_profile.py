@@ -23,8 +23,8 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 import kernels
+from benchmarks._kernels_cases import DEVICE, drawn, linear_case, loss_case, norm_cases, rope_case
 from benchmarks._kernels_timing import once
-from benchmarks.kernels import DEVICE, drawn, linear_case, loss_case, norm_cases, rope_case
 from kernels.cross_entropy import linear
 from kernels.cross_entropy.math import Options, whole
 from kernels.cross_entropy.plan import Plan

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks._kernels_timing import Case, Variant, Witness, measure
-from benchmarks.kernels import (
+from benchmarks._kernels_cases import (
     cast_cases,
     gate_cases,
     heads_cases,
@@ -27,6 +26,7 @@ from benchmarks.kernels import (
     rope_case,
     shapes,
 )
+from benchmarks._kernels_timing import Case, Variant, Witness, measure
 from kernels.core.launch_table import TABLE, Launch, override
 from train.spec.command_line import Parser
 

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernels
-from benchmarks._kernels_timing import Case, Witness, measure
-from benchmarks.kernels import (
+from benchmarks._kernels_cases import (
     BYTES,
     DEVICE,
     DTYPE,
@@ -32,9 +31,10 @@ from benchmarks.kernels import (
     loss_case,
     norm_cases,
     optimizer_cases,
-    row,
     variants,
 )
+from benchmarks._kernels_timing import Case, Witness, measure
+from benchmarks.kernels import row
 from benchmarks.peers.rows import SHAPES, SMALL, Shape
 from train.model.transformer import Transformer
 from train.spec.command_line import Parser
@@ -94,7 +94,7 @@ def cases(shape: Shape, tokens: int) -> list[Case]:
     return [
         add,
         fork_case(tokens, width),
-        heads_case(tokens, width // model.head_dim, 1, model.head_dim, False),
+        heads_case(tokens, width // model.head_dim, 1, model.head_dim, normed=False),
         layer_case(tokens, width, hidden),
         loss_case(tokens, shape.vocabulary, 0.0, None),
         *optimizer_cases(weights_of(shape)),
