@@ -1,4 +1,4 @@
-"""Running the trainer of one attempt to its end: its environment, the watch over it, and how it ended."""
+"""Running the trainer of one attempt to its end: its environment, watching for hangs, and how it ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from study.storage.layout import AttemptFolder, RunFolder, StudyFolder
 
 WORDS_BYTES = 65536
 PEERS_MARGIN = 60.0
-"""Ranks that watch each other have this much longer before they are watched from outside [s]."""
+"""How much later than the ranks' own timeout this process takes them to hang [s]."""
 FIRST_SECONDS = 2 * PEERS_GRACE + 30.0
 """How long other ranks wait for the first one to write how the attempt ended [s]."""
 LEAST_BYTES = 1 << 20
@@ -68,7 +68,7 @@ class JobContext:
 
 @dataclass(frozen=True)
 class TrainerExit:
-    """How a trainer ended: Popen's return code, why it was taken to hang, kills for want of memory meanwhile."""
+    """How a trainer ended: Popen's return code, why it was taken to hang, and out-of-memory kills meanwhile."""
 
     returncode: int
     hang: str | None = None
@@ -93,7 +93,7 @@ def run_trainer(
     *,
     inherit: tuple[int, ...] = (),
 ) -> TrainerExit:
-    """Run the trainer to its end, or to that of the round; where several ranks run here, return the first one's."""
+    """Run the trainer until it or its rendezvous round is over; of several ranks here, return the first one's exit."""
     attempt, job = this_round.attempt, this_round.job
     runtime = config.get("runtime", {})
     here = work.rank_info
@@ -125,7 +125,7 @@ def run_trainer(
     first = wait_together(processes, look, lambda: any(p.exists() for p in elsewhere))
     kills = memory_kills() - kills
     if first is not None and not this_round.taken(processes[here.rank].returncode):
-        # Ranks fail together: the stderr of each tells the one that caused it from those that lost their peer.
+        # Ranks fail together: each one's stderr says whether it caused the failure or lost its peer.
         for rank in sorted({first, *failed_alone(processes)} - {here.rank}):
             ended = TrainerExit(_code(processes[rank]), watch.hang, kills)
             ending = conclude_rank(work, attempt, ended, signals, rank=rank, started=started)
@@ -158,7 +158,7 @@ class Pauses:
 
 
 def bounds(work: JobContext, runtime: Mapping[str, Any]) -> Bounds:
-    """Return how long the run may stand still: the cluster's floor, and what the config allows a start."""
+    """Return how long the run may make no progress: the cluster's floor, and the config's limit for its start."""
     floor = work.resources.get("hang_floor_seconds", FLOOR_SECONDS)
     peers = float(runtime.get("timeout_seconds", 600.0)) + PEERS_MARGIN if work.rank_info.world > 1 else 0.0
     return Bounds(float(floor), float(runtime.get("start_seconds", START_SECONDS)), peers)
@@ -171,7 +171,7 @@ def trainer_environment(
     inherited: Mapping[str, str],
     attempt: AttemptFolder | None = None,
 ) -> dict[str, str]:
-    """Return the trainer's environment: as torchrun sets it for several ranks, without any of it for one."""
+    """Return the trainer's environment: torchrun's variables if there are several ranks, none of them for one."""
     ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     others = (*ours, "SLURM_STEP_NUM_TASKS")  # by which a trainer that srun starts itself knows its ranks
     environment = {name: value for name, value in inherited.items() if name not in others}
@@ -197,7 +197,7 @@ def trainer_environment(
 def classify_attempt(
     work: JobContext, attempt: AttemptFolder, ran: TrainerExit, signals: Signals, started: float
 ) -> Ending:
-    """Return how the attempt ended; a failure of another rank outranks what the first saw of it."""
+    """Return how the attempt ended; another rank's failure comes before what the first rank saw of it."""
     if ran.returncode == 0 and work.until is not None and finished(work.run) is None:
         return Ending(Kind.PAUSED, 0)
     ending = conclude_rank(work, attempt, ran, signals, rank=0, started=started)
@@ -221,7 +221,7 @@ def classify_attempt(
 def conclude_rank(
     work: JobContext, attempt: AttemptFolder, ran: TrainerExit, signals: Signals, *, rank: int, started: float
 ) -> Ending:
-    """Return how one rank ended, by itself."""
+    """Return how one rank ended, without regard to the others."""
     outcome = finished(work.run)
     ending = classify(
         Evidence(
@@ -244,7 +244,7 @@ def conclude_rank(
 
 
 def told_to_end(work: JobContext, signals: Signals, started: float) -> Ending:
-    """Return the ending of an attempt that was told to end before its trainer had begun."""
+    """Return the ending of an attempt that was told to end before its trainer started."""
     left, notice = time_left(work, started), float(work.resources.get("signal_seconds") or 0.0)
     seen = Evidence(INTERRUPTED, tuple(signals.received), cancelled=work.cancelled, time_left=left, notice=notice)
     return classify(seen)
@@ -259,8 +259,8 @@ def not_run(error: OSError) -> Ending:
 def time_left(work: JobContext, started: float) -> float | None:
     """Return the seconds to the job's time limit; None where there is none.
 
-    started: the attempt, by time.monotonic, as a node's clock may be set meanwhile. It is when the job began, unless
-    that has trained other points before.
+    started: of the attempt, by time.monotonic, as a node's clock may be set meanwhile. The job began then too, unless
+    it has trained other points before (JOB_BEGAN).
     """
     return left_of(work.resources, float(os.environ.get(JOB_BEGAN, started)))
 
@@ -272,7 +272,7 @@ def left_of(resources: Mapping[str, Any], began: float) -> float | None:
 
 
 def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) -> dict[str, Any]:
-    """Return how an attempt, or a rank of one, ended as its file says it. Secrets are left out.
+    """Return what the outcome file of an attempt, or of one of its ranks, says. Secrets are left out.
 
     started: by time.monotonic.
     """
@@ -321,7 +321,7 @@ def wait_for_first(attempt: AttemptFolder) -> bool:
 
 
 def disk_is_full(path: Path) -> bool:
-    """Whether next to nothing can be written to the disk of a folder."""
+    """Return whether a folder's disk has less than LEAST_BYTES free."""
     try:
         return shutil.disk_usage(path).free < LEAST_BYTES
     except OSError:

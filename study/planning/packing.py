@@ -1,7 +1,7 @@
-"""Points of one process that share a GPU: where that pays, how many, and by which way. Pure.
+"""Points of one process that share a GPU: whether that pays, how many, and how (`cluster.pack_gpus`). Pure.
 
-A small model's step leaves most of a GPU idle, and several processes may fill it. What that gains is taken from what
-was measured and from nothing else: by time slices four of the smallest runs do less together than one alone.
+A small model's step leaves most of a GPU idle, and several processes may fill it. Gains are taken from measurements
+only: by time slices, four of the smallest runs together are slower than one alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from train.spec.mesh import Axes
 from train.spec.micro_batch import SHARE, need
 
 Gains = Mapping[str, Mapping[float, Mapping[int, float]]]
-"""Tokens/s of runs side by side over those of one alone: by way, FLOPs of a step, number of runs."""
+"""Tokens/s of runs side by side over those of one alone: by pack_gpus, FLOPs of a step, number of runs."""
 
 GAINS: Gains = {
     "slices": {1.03e11: {4: 0.92}, 1.45e12: {4: 0.92}},
@@ -25,16 +25,16 @@ GAINS: Gains = {
 }
 """On H200s in bf16 (benchmarks/results/packing.txt): the first two sizes by benchmarks/packing.py.
 
-The third by the records of a study, as FLOP/s of four over those of the largest of them alone: at most so much.
+The third is an upper bound from the records of a study: FLOP/s of four runs over those of the largest of them alone.
 """
 REACH = 2.0
-"""Steps of so many times more or fewer FLOPs than any that was measured are taken to gain as much; beyond, nothing."""
+"""The gain of the nearest measured step holds up to this factor in FLOPs beyond it; farther away none is assumed."""
 MEASURED = ("bf16", "fp16")
 """Precisions that the figures hold for."""
 WORTH = 1.2
-"""The least gain for which runs share a GPU: each takes longer for it."""
+"""The least gain for which runs share a GPU, since each of them takes longer."""
 NEARLY = 0.97
-"""Of the best gain: fewer runs do as well that reach it."""
+"""Fewer runs are preferred if they reach this share of the best gain."""
 SIDE_BY_SIDE = (4, 2)
 """How many short points of a job may share its GPU through the multi-process service, most first.
 
@@ -43,15 +43,15 @@ share of 7e16 FLOPs, took 163 s with four at a time, 175 s with two and 192 s wi
 (benchmarks/results/study_peers_gpu.txt).
 """
 TURNS = 2
-"""Points that each of them has at least, so that the last ones of a job seldom train alone."""
+"""Least points for each place on the GPU, so that the last points of a job seldom train alone."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How many points share a GPU, how (`cluster.pack_gpus`), and what they do together over one alone."""
+    """How many points share a GPU, how (`cluster.pack_gpus`), and their tokens/s together over one alone."""
 
     pack: int
-    way: str
+    pack_gpus: str
     gain: float
 
 
@@ -61,9 +61,9 @@ def choose(
     allowed: Callable[[int], bool] = lambda count: True,
     gains: Gains | None = None,
 ) -> Packing | None:
-    """Return how points like this one share a GPU of so much memory; None: each has its own.
+    """Return how points like this one share a GPU; None: each has its own.
 
-    allowed: whether a job of so many could start. gains: None: GAINS.
+    allowed: whether a job with this many points could start. gains: None: GAINS.
     """
     gains = GAINS if gains is None else gains
     if config.precision.name not in MEASURED:
@@ -71,7 +71,7 @@ def choose(
     flops = step_flops(config)
     counts = sorted({count for table in gains.values() for each in table.values() for count in each})
     fitting = [count for count in counts if fits(config, gpu_memory_gb, count) and allowed(count)]
-    found = [Packing(count, way, gain(flops, count, table)) for count in fitting for way, table in gains.items()]
+    found = [Packing(count, how, gain(flops, count, table)) for count in fitting for how, table in gains.items()]
     best = max((one.gain for one in found), default=0.0)
     if best < WORTH:
         return None
@@ -79,9 +79,9 @@ def choose(
 
 
 def most_side_by_side(config: RunConfig, gpu_memory_gb: float, gains: Gains | None = None) -> int:
-    """Return how many short points like this one may share a GPU of so much memory while others wait; 1: none may.
+    """Return how many short points like this one may share a GPU while others wait; 1: each has it alone.
 
-    It is enough that their steps are no slower together, since they gain by what one of them does not do on the GPU.
+    It is enough that they are no slower together: while one starts, compiles or is evaluated, the others use the GPU.
     gains: None: GAINS.
     """
     table = (GAINS if gains is None else gains).get("mps", {})
@@ -91,13 +91,13 @@ def most_side_by_side(config: RunConfig, gpu_memory_gb: float, gains: Gains | No
 
 
 def side_by_side(points: int, most: int, allowed: Callable[[int], bool] = lambda count: True) -> int:
-    """Return how many of a job's short points run at a time on its GPU, by how many it has; at most `most`."""
+    """Return how many of a job's short points run on its GPU at a time; points: how many the job has."""
     counts = (count for count in SIDE_BY_SIDE if count <= most and points >= TURNS * count)
     return next((count for count in counts if allowed(count)), 1)
 
 
 def step_flops(config: RunConfig) -> float:
-    """Return the training FLOPs of what goes through the model at once: a step, or the micro-batch that is given."""
+    """Return the training FLOPs of one pass through the model: of a step, or of the micro-batch if that is set."""
     length, micro = config.data.sequence_length, config.parallel.micro_batch_sequences
     tokens = config.batch.tokens
     assert tokens is not None, "the config is resolved"
@@ -107,7 +107,7 @@ def step_flops(config: RunConfig) -> float:
 
 
 def fits(config: RunConfig, gpu_memory_gb: float, count: int) -> bool:
-    """Whether so many have room for a step each that is not cut, as the measured runs had."""
+    """Return whether a GPU holds `count` points whose steps are not cut into micro-batches, as in the measurements."""
     needed, tokens = need(config, Axes()), config.batch.tokens
     assert tokens is not None, "the config is resolved"
     sequences = config.parallel.micro_batch_sequences or -(-tokens // config.data.sequence_length)
@@ -115,10 +115,7 @@ def fits(config: RunConfig, gpu_memory_gb: float, count: int) -> bool:
 
 
 def gain(flops: float, count: int, table: Mapping[float, Mapping[int, float]]) -> float:
-    """Return what `count` runs with steps of so many FLOPs do together over one alone, between what was measured.
-
-    On a logarithmic scale of FLOPs. 0.0: nobody has measured that.
-    """
+    """Return the gain of `count` runs with steps of so many FLOPs, interpolated linearly in log FLOPs; 0.0: unknown."""
     measured = sorted((at, each[count]) for at, each in table.items() if count in each)
     if not measured or not measured[0][0] / REACH <= flops <= measured[-1][0] * REACH:
         return 0.0

@@ -294,8 +294,8 @@ def packed(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
     if not load(cluster.executor).allocates or not _may_share(cluster, run, cluster):
         return cluster
 
-    def together(count: int, way: str = "slices") -> ClusterConfig:
-        return replace(cluster, pack=count, pack_gpus=way)
+    def together(count: int, pack_gpus: str = "slices") -> ClusterConfig:
+        return replace(cluster, pack=count, pack_gpus=pack_gpus)
 
     def allowed(count: int) -> bool:
         if cluster.points_per_job is not None and count > cluster.points_per_job:
@@ -303,7 +303,7 @@ def packed(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
         return site.check(size(together(count), run, None, site)) is None
 
     found = packing.choose(run, cluster.gpu_memory_gb, allowed)
-    return cluster if found is None else together(found.pack, found.way)
+    return cluster if found is None else together(found.pack, found.pack_gpus)
 
 
 def size(cluster: ClusterConfig, run: RunConfig, seconds: float | None, site: Site) -> JobSpec:

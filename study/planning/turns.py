@@ -1,4 +1,4 @@
-"""Points that follow each other in the lanes of a job: which share one, and how long it takes. Pure."""
+"""Points that run one after the other in a job's lanes: which points share a job, and how long it takes. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from study.text import counted
 
 WORK_SECONDS = 300.0
-"""Training that a job of short points has at least where no device would stand idle for it [s].
+"""Least training of a job of short points, if no device is idle because of it [s].
 
 On an H200 a job's first point begins to train 10 to 20 s after the job, and SLURM takes seconds more to start one
 (benchmarks/results/study_peers_gpu.txt): a tenth of such a job.
 """
 LEAST_SECONDS = 60.0
-"""Training that a job of short points has at least where a device would stand idle otherwise [s].
+"""Least training of a job of short points, if a device would be idle with fewer jobs [s].
 
 The same start of at most 20 s is then at most a quarter of the job. Jobs start side by side, so the study still ends
 sooner; with less, most of what another device adds would be starts.
@@ -25,7 +25,7 @@ sooner; with less, most of what another device adds would be starts.
 
 @dataclass(frozen=True)
 class Turns:
-    """How many short points a job has, and why so many, in words."""
+    """How many short points a job has, and why, in words."""
 
     count: int
     why: str
@@ -37,10 +37,10 @@ def too_short(seconds: float) -> bool:
 
 
 def enough(seconds: Sequence[float], lanes: int, side_by_side: int, room: int | None) -> Turns:
-    """Return how many short points share a job: as many jobs as run at once, if each has work enough.
+    """Return how many short points share a job: there are as many jobs as run at once, if each has enough work.
 
-    seconds: training of each. lanes: points that run side by side in a job; it has at least as many. side_by_side:
-    lanes that do not share their devices with others. room: jobs of these points that run at once; None: not known.
+    seconds: training of each point. lanes: points that run side by side in a job, and the fewest that it has.
+    side_by_side: lanes with devices of their own. room: jobs of these points that run at once; None: not known.
     """
     work, least = sum(seconds), LEAST_SECONDS * side_by_side
     fewest = max(1, math.ceil(work / (WORK_SECONDS * lanes)))
@@ -63,16 +63,16 @@ def enough(seconds: Sequence[float], lanes: int, side_by_side: int, room: int | 
 
 
 def shares(work: Sequence[float]) -> list[float]:
-    """Return which part of the jobs that run at once is for each group of short points, by its training [s]."""
+    """Return the share of the jobs that run at once that each group of short points gets, by its training [s]."""
     whole = sum(work)
     return [each / whole if whole else 1.0 for each in work]
 
 
 def dealt(sizes: Sequence[float], points: int) -> list[list[int]]:
-    """Return which points share a job, by their places: `points` in each but the last, which has the rest.
+    """Return the indices of the points in each job: `points` in each but the last, which has the rest.
 
-    sizes: time of each, in any unit. The longest are dealt first, each to the job that has least to do and room left,
-    so that jobs take similar time; each job's are in that order.
+    sizes: time of each point, in any unit. The longest are dealt first, each to the job with the least work that has
+    room, so that jobs take similar time; the points of a job are in that order.
     """
     count = -(-len(sizes) // points)
     rooms = [points] * (count - 1) + [len(sizes) - points * (count - 1)]
@@ -87,13 +87,13 @@ def dealt(sizes: Sequence[float], points: int) -> list[list[int]]:
 
 
 def alike(sizes: Sequence[float], points: int) -> list[list[int]]:
-    """Return which points begin together in a job, by their index, so that those of a job take similar time."""
+    """Return the indices of the points that start together in a job, so that they take similar time."""
     order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
     return [order[first : first + points] for first in range(0, len(order), points)]
 
 
 def longest_lane(seconds: Sequence[float], lanes: int) -> float:
-    """Return how long a job takes whose lanes take the next of these points, in this order, when they are free."""
+    """Return how long a job takes if each lane takes the next of these points, in this order, when it is free."""
     busy = [0.0] * lanes
     for each in seconds:
         heapq.heapreplace(busy, busy[0] + each)

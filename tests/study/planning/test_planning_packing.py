@@ -59,7 +59,9 @@ def test_points_share_where_it_pays_with_as_few_as_do_nearly_as_well() -> None:
     assert step_flops(small) == 12_288 * flops_per_token(small.model, 8192, 1024)
     assert 0.9e11 < step_flops(small) < 1.1e11 and step_flops(large) > 1e13
     found = choose(small, 80.0, gains={"mps": GAINS["mps"]})
-    assert found is not None and (found.pack, found.way) == (4, "mps") and found.gain == pytest.approx(3.0, rel=0.02)
+    assert (
+        found is not None and (found.pack, found.pack_gpus) == (4, "mps") and found.gain == pytest.approx(3.0, rel=0.02)
+    )
     assert choose(small, 80.0, gains={"slices": {1e11: {2: 1.5, 4: 1.52}}}) == Packing(2, "slices", 1.5)
     alike = {"slices": {1e11: {2: 1.5}}, "mps": {1e11: {2: 1.54}}}
     assert choose(small, 80.0, gains=alike) == Packing(2, "slices", 1.5), "a service that a site may lack is not needed"
@@ -73,10 +75,14 @@ def test_points_share_where_it_pays_with_as_few_as_do_nearly_as_well() -> None:
 
 def test_what_is_known_so_far() -> None:
     found = choose(run(), 80.0)
-    assert found is not None and (found.pack, found.way) == (4, "mps") and found.gain == pytest.approx(1.56, rel=0.01)
+    assert (
+        found is not None
+        and (found.pack, found.pack_gpus) == (4, "mps")
+        and found.gain == pytest.approx(1.56, rel=0.01)
+    )
     middle, larger, huge = run(tokens=5 * 12_288), run(tokens=14 * 12_288), run(width=1024, tokens=1024 * 512)
     found = choose(middle, 80.0)
-    assert found is not None and (found.pack, found.way) == (4, "mps") and 1.2 < found.gain < 1.4
+    assert found is not None and (found.pack, found.pack_gpus) == (4, "mps") and 1.2 < found.gain < 1.4
     assert choose(larger, 80.0) is None, "it gains too little"
     assert gain(step_flops(huge), 4, packing.GAINS["mps"]) == 0.0 and choose(huge, 80.0) is None, "not measured"
 
@@ -96,7 +102,7 @@ def test_each_has_room_for_a_step_that_is_not_cut() -> None:
 
 def test_a_job_that_could_never_start_is_not_chosen() -> None:
     found = choose(run(), 80.0, lambda count: count < 4, GAINS)
-    assert found is not None and (found.pack, found.way) == (2, "mps")
+    assert found is not None and (found.pack, found.pack_gpus) == (2, "mps")
     assert choose(run(), 80.0, lambda count: False, GAINS) is None
 
 
