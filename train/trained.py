@@ -85,7 +85,10 @@ class TrainedModel:
         return float(torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:], device=self.device)))
 
     @torch.no_grad()
-    @calls.answered(prompt=calls.unicode, tokens=calls.whole(), top_k=calls.whole(), seed=calls.whole())
+    @calls.answered(
+        prompt=calls.unicode, tokens=calls.whole(1), temperature=calls.not_negative, top_k=calls.whole(1),
+        seed=calls.whole(),
+    )  # fmt: skip
     def sample(
         self, prompt: str = "", tokens: int = 100, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
     ) -> str:
@@ -95,10 +98,6 @@ class TrainedModel:
         gives the same text on the same machine. It ends where the sequences that were trained on end. ValueError for a
         prompt as long as that, a temperature below 0, or no token to make.
         """
-        if tokens < 1:
-            raise ValueError(f"tokens={tokens} is not allowed: 1 or more")
-        if temperature < 0 or (top_k is not None and top_k < 1):
-            raise ValueError(f"temperature={temperature}, top_k={top_k}: 0 or more and 1 or more are needed")
         begun = self._begun(prompt)
         room = self.model.length - len(begun)
         if room < 1:

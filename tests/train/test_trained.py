@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,11 +97,14 @@ def test_a_seed_gives_the_same_text_again(loaded: TrainedModel) -> None:
         loaded.sample("word " * length)
     with pytest.raises(ValueError, match="temperature=-1"):
         loaded.sample(temperature=-1.0)
+    for wrong in (math.nan, math.inf, "hot"):
+        with pytest.raises(ValueError, match=f"temperature={wrong!r}: a number, 0 or more"):
+            loaded.sample("a", tokens=5, temperature=wrong, top_k=2)  # type: ignore[arg-type]
     calls: tuple[Callable[[str], object], ...] = (loaded.loss, loaded.sample, loaded.encode)
     for call in calls:
         with pytest.raises(ValueError, match=r"character 4 is '\\ud83d', half of a surrogate pair"):
             call("def \ud83d main")
-    with pytest.raises(ValueError, match="tokens=0 is not allowed"):
+    with pytest.raises(ValueError, match="tokens=0: a whole number, 1 or more"):
         loaded.sample(tokens=0)
 
 
