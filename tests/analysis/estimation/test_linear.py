@@ -65,7 +65,7 @@ def test_the_command_fits_backtests_and_compares_by_the_loss_asked_for(tmp_path:
     assert default.backtest is not None
     assert found.backtest.predicted != pytest.approx(default.backtest.predicted, rel=1e-7)
     ends = found.intervals["a"]
-    assert ends is None or ends[0] <= found.derived["a"] <= ends[1]
+    assert ends is not None and ends[0] <= found.derived["a"] <= ends[1]
 
 
 def test_rates_and_batches_are_fitted_on_logs(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def asked(name: str, gpus: int) -> Question:
 def test_no_step_is_shorter_than_its_bounds(name: str, gpus: int, seed: int) -> None:
     there = asked(name, {"passes of a pipeline": 16, "on a CPU": min(gpus, 2)}.get(name, gpus))
     pace, found = Pace(there), space(there).candidates
+    assert found
     for one in random.Random(seed).sample(list(found), min(len(found), 12)):
         exact = step_time(one.config, one.axes, there.profile).seconds * LAST_DIGITS
         assert pace.seconds(one) <= exact
