@@ -1,4 +1,4 @@
-"""Sending one run: parameters, metrics in full calls, then what it has come to, then its config."""
+"""Sending one run to a store: parameters, metrics in calls as full as they may be, its state and totals, its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAM_BYTES = 400_000
 """Parameters of one call, counted as JSON: a server takes a million bytes a request, metrics included."""
 
 LOG_BYTES = 1 << 20
-"""So much of the end of a log is sent."""
+"""Of a log, at most this many bytes of its end are sent."""
 
 TEXT_KINDS = frozenset({".yaml", ".yml", ".json", ".txt", ".csv"})
 
@@ -35,7 +35,7 @@ Params = list[tuple[str, str]]
 
 
 class Shipper:
-    """Sends runs to a store and counts the values it sent, the lines it could not read, and everything it sent."""
+    """Sends runs to a store; counts the values sent, the lines that could not be read, and the calls."""
 
     def __init__(self, store: Store, redact: Redact) -> None:
         self._store = store
@@ -56,14 +56,13 @@ class Shipper:
         experiment: str,
         sure: bool = True,
     ) -> Iterator[RunState]:
-        """Send what is new, yielding after each call what the store then holds.
+        """Send what is new; yield the run's state in the store after each call.
 
-        Sending the same again changes nothing in the store, so a state that was lost costs time only. But a record that
-        was cut from its file and written again has another time, and would be another value: where it is not certain
-        (`sure`) that `before` is all that was sent, the store is asked how far it was brought. State and outcome go
-        last: who sees a run completed sees all its metrics. Parameters go with values as far as a call takes both:
-        every call is several transactions. `totals` of the run are asked for, and go, whenever its state or outcome
-        does.
+        Sending the same again changes nothing in the store, so losing a state costs only time. But a record that was
+        cut from its file and written again has another time, and would be another value. So unless it is certain
+        (`sure`) that `before` is all that was sent, the store is asked which steps it has. State and outcome go last:
+        a run that is shown as completed has all its metrics. Parameters share calls with values, as every call is
+        several transactions. `totals` is called, and sent, whenever state or outcome are.
         """
         state, batch, position = before, list[Value](), before.position
         held, fresh = _Held(self._store, before.id), sure and not before.sent
@@ -119,7 +118,7 @@ class Shipper:
             self._store.artifact(run, copy, folder)
 
     def _files(self, run: str, sources: Mapping[str, Path]) -> None:
-        """Send text files, of long ones the end, without the secrets in them, in one call: a call takes longer."""
+        """Send text files in one call, without secrets, and only the end of long ones."""
         with tempfile.TemporaryDirectory() as scratch:
             for name, source in sources.items():
                 text = tail(source, LOG_BYTES)
@@ -139,7 +138,7 @@ class Shipper:
         settings: Params | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> RunState:
-        """Write these in as few calls as the limits allow, usually one, and return the state after them."""
+        """Write these in as few calls as the limits allow, usually one; return the state afterwards."""
         chunks = _chunks(settings or []) or [[]]
         for chunk in chunks[:-1]:
             self._log(state.id, [], chunk, {})
@@ -158,7 +157,7 @@ class Shipper:
 
 
 class _Held:
-    """What a store holds of a run, asked once there is something to send."""
+    """What a store has of a run; it is asked when there is something to send, and only once."""
 
     def __init__(self, store: Store, run: str) -> None:
         self._store, self._run = store, run
@@ -206,17 +205,17 @@ def _printed(run: RunFolder, facts: Facts) -> dict[str, Path]:
 
 
 def _pages(experiment: str, name: str, run: RunFolder, facts: Facts) -> dict[str, str]:
-    """Return the pages of what a run was told and what it printed, as far as there is any."""
+    """Return the pages of a run's config and logs, by name; empty and missing files are left out."""
     files = {"config.yaml": run.config, **_printed(run, facts)}
     shown = {place: Path(place).name for place in files if not place.endswith("outcome.json")}
     return {title: artifact_page(experiment, name, place) for place, title in shown.items() if _size(files[place])}
 
 
 def _values(totals: Mapping[str, float], before: Mapping[str, float], facts: Facts, position: Position) -> list[Value]:
-    """Return what a run is and came to as values of its last step, as far as that is not sent.
+    """Return a run's totals as values of its last step, without those that have been sent.
 
-    Its tokens are values of every record, and log10 of its FLOPs of every validation: not sent twice for a step. A run
-    that diverged ended after its last record, so its tokens are sent then.
+    Every record has its tokens, and every validation log10 of its FLOPs: these are not sent twice for a step. A run
+    that diverged ended after its last record, so its tokens are sent here.
     """
     last = max(position.steps.values(), default=0)
     step = int((facts.outcome or {}).get("step") or last)

@@ -1,4 +1,4 @@
-"""What a study and its runs came to, for a person: their descriptions in MLflow, and a study's totals. Pure."""
+"""Descriptions of a study and its runs in MLflow: results, cost and links, as Markdown; and a study's totals. Pure."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ WORDS = {names.GPU_HOURS: "GPU-hours", names.CORE_HOURS: "core-hours", names.FLO
 
 @dataclass(frozen=True)
 class Row:
-    """A run: its name, its id in the store, its budget [FLOPs] if it has one, what it came to.
+    """A run: its name, its id in the store, its budget [FLOPs] if it has one, and its totals.
 
-    begun: tokens of another run from whose checkpoint it goes on, which that one has in its totals.
+    begun: tokens at which it branched from another run, whose totals count them.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Row:
     begun: int = 0
 
     def own(self, name: str) -> float:
-        """Return its share of a study's total; its clocks count its own time only."""
+        """Return the run's own part of a total: tokens and FLOPs without its parent's, hours as they are."""
         value, tokens = self.totals.get(name, 0.0), self.totals.get(names.TOKENS, 0.0)
         if name not in (names.TOKENS, names.FLOPS) or not tokens:
             return value
@@ -53,7 +53,7 @@ class Row:
 
 
 def row(point: Point, name: str, run: str, found: Mapping[str, float], state: str) -> Row:
-    """Return a point's run as a row; `found` are its totals."""
+    """Return a point's run as a row; found: its totals."""
     budget, parent = (point.raw.get("budget") or {}).get("flops"), parse(point.parent)
     return Row(name, run, budget, found, state, 0 if parent is None else parent.tokens)
 
@@ -76,7 +76,7 @@ class Study:
 
 
 def totals(rows: Sequence[Row]) -> dict[str, float]:
-    """Return what all runs together took, hours to five digits, and the best final loss of them [nats per token]."""
+    """Return the sums over all runs, hours to five digits, and their best final loss [nats per token]."""
     digits = {name: 12 if name in (names.TOKENS, names.FLOPS) else 5 for name in SUMMED}
     found = {name: float(f"{sum(row.own(name) for row in rows):.{digits[name]}g}") for name in SUMMED}
     losses = [row.totals[names.FINAL] for row in rows if names.FINAL in row.totals]
@@ -84,10 +84,10 @@ def totals(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def headline(study: Study) -> str:
-    """Return the experiment's description: what the study came to, the ways to its pages, the law and the cost.
+    """Return the experiment's description: law and backtest, links to the study's pages, results, cost.
 
-    MLflow shows one line of it and cuts the rest off: about 90 letters at 1400 pixels beside its assistant, and more
-    without. So what no other column has comes first, the law and its backtest, and then the ways to the pages.
+    MLflow shows one line and cuts it off: after about 90 letters at 1400 pixels beside its assistant. So the law comes
+    first, which no other column shows, and then the links.
     """
     whole = totals(study.rows)
     best = [f"Best loss {whole[names.BEST]:.5g}"] if names.BEST in whole else []
@@ -96,10 +96,10 @@ def headline(study: Study) -> str:
     )
     fit = study.fit or {}
     said = ", ".join(part for part in (*best, study.states) if part)
-    ways = links(study.experiment, study.parent, REPORT if study.report else "", law=bool(law.table(fit)))
+    pages = links(study.experiment, study.parent, REPORT if study.report else "", law=bool(law.table(fit)))
     found, error = law.formula(fit), law.backtest_error(fit)
     tested = f" (backtest {numbers.signed(error, decimals=1)})" if found and error is not None else ""
-    parts = (f"{found}{tested}", ways, said, cost) if found else (said, ways, cost)
+    parts = (f"{found}{tested}", pages, said, cost) if found else (said, pages, cost)
     line = " — ".join(part for part in parts if part)
     return f"{line}\n\n{SIGNED}\n"
 
@@ -110,10 +110,10 @@ def note(study: Study) -> str:
     MLflow shows its first lines and folds the rest behind "Show more": law, cost and report come first.
     """
     fit = study.fit
-    ways = f" · [Report]({artifact_page(study.experiment, study.parent, REPORT)})" if study.report else ""
+    report = f" · [Report]({artifact_page(study.experiment, study.parent, REPORT)})" if study.report else ""
     parts = [
         "" if fit is None else _law(fit),
-        f"{_cost(totals(study.rows))}**Points**: {study.states}{ways}",
+        f"{_cost(totals(study.rows))}**Points**: {study.states}{report}",
         _made_of(study),
         _sizes(fit or {}),
         _best(study.experiment, study.rows),
@@ -128,9 +128,9 @@ def note(study: Study) -> str:
 def run_note(
     facts: Facts, found: Mapping[str, float], labels: Mapping[str, str], files: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Return the description of a run that has ended: what it reached, what it is and took, and why it went wrong.
+    """Return the description of a run that has ended: losses, size and cost, and if it failed, why.
 
-    labels: its tags, of which a search's `trial` and `rung` are told. files: pages of its artifacts by their names.
+    labels: the run's tags; a search's `trial` and `rung` are shown. files: pages of its artifacts, by name.
     """
     losses = {"final": found.get(names.FINAL), "best": found.get(names.BEST)}
     said = [f"{word} loss **{value:.5g}**" for word, value in losses.items() if value is not None]
@@ -148,15 +148,15 @@ def run_note(
         if name in found
     ]
     trial = f"trial {labels['trial']}, rung {labels.get('rung') or '-'}" if labels.get("trial") else ""
-    ways = [f"[{name}]({link})" for name, link in files.items()]
-    parts = [" · ".join(part for part in (f"**{facts.state}**", trial, *said, *sizes, *ways) if part)]
+    pages = [f"[{name}]({link})" for name, link in files.items()]
+    parts = [" · ".join(part for part in (f"**{facts.state}**", trial, *said, *sizes, *pages) if part)]
     if facts.state != PointState.COMPLETED:
         parts += [facts.why, _health(facts.outcome or {}), _quoted(facts.error)]
     return "\n\n".join(part for part in (*parts, SIGNED) if part) + "\n"
 
 
 def _health(outcome: Mapping[str, Any]) -> str:
-    """Return what a run that diverged went through before, in words."""
+    """Return the skipped steps, spikes and rollbacks of a run that diverged, in words."""
     skipped = "steps skipped because loss or gradient norm was not finite"
     words = {"skipped_steps": skipped, "spikes": "spikes", "rollbacks": "rollbacks"}
     found = [
@@ -176,7 +176,7 @@ def _cost(found: Mapping[str, float]) -> str:
 
 
 def _made_of(study: Study) -> str:
-    """Return what the runs are made of: corpora with the digests of their tokens, and the code of the latest ones."""
+    """Return the runs' corpora, with the digests of their tokens, and the code of the latest submission."""
     corpora = [f"{one.name} ({one.digest})" for one in study.data]
     more = [f"{len(corpora) - MOST_CORPORA} more"] if len(corpora) > MOST_CORPORA else []
     said = {"Data": ", ".join(corpora[:MOST_CORPORA] + more), "Code": code_words(study.code) if study.code else ""}
@@ -209,7 +209,7 @@ def _constants(fit: Mapping[str, Any]) -> str:
 
 
 def _sizes(fit: Mapping[str, Any]) -> str:
-    """Return the best size at each budget of the data and beyond, and how to work it out for any other."""
+    """Return the best size at each budget, of the data and beyond, and the power laws that give any other."""
     found = optima.lines(fit)
     if not found:
         return ""
@@ -228,7 +228,7 @@ def _sizes(fit: Mapping[str, Any]) -> str:
 
 
 def _others(experiment: str, rows: Iterable[Row]) -> str:
-    """Return the runs that went wrong, each with the way to its page, which says why."""
+    """Return the runs that failed or diverged, each with a link to its page, which says why."""
     wrong = [row for row in rows if row.state in (PointState.FAILED, PointState.DIVERGED)]
     said = [f"[{row.name}]({run_page(experiment, row.run)}) {row.state}" for row in wrong[:MOST_NAMED]]
     more = f", and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
@@ -236,7 +236,7 @@ def _others(experiment: str, rows: Iterable[Row]) -> str:
 
 
 def _best(experiment: str, rows: Iterable[Row]) -> str:
-    """Return the best run of each budget, or of all where runs have none."""
+    """Return the best run of each budget; of all runs if they have no budget in FLOPs."""
     best: dict[float, Row] = {}
     for row in rows:
         budget = row.budget or 0.0
