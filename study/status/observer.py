@@ -25,16 +25,16 @@ from study.storage.jsonl import Log
 from study.storage.layout import RunFolder, StudyFolder
 
 HELD_CODE = f"exit code {HELD}:0"
-"""What sacct says of a job that left its run to another attempt."""
+"""sacct's exit code of a job that left its run to another attempt."""
 Look = Callable[[Sequence[ledger.Batch]], QueueView]
 """Asks the schedulers about the jobs of these batches."""
 
 
 @dataclass
 class Observer:
-    """Looks at one study again and again; what can no longer change is not read twice.
+    """Observes one study repeatedly; what can no longer change is read once.
 
-    `look` asks the scheduler. The scheduler's last view serves until :meth:`refresh` is called.
+    `look` asks the scheduler; its answer is used until :meth:`refresh` is called.
     """
 
     folder: StudyFolder
@@ -51,7 +51,7 @@ class Observer:
 
     @property
     def points(self) -> dict[str, Point]:
-        """The study's points, read on when their file grew."""
+        """The study's points; new ones are read when their file has grown."""
         size = file_size(self.folder.points)
         if size != self._points_size:
             self._log, self._points_size = self._log or point_log(self.folder), size
@@ -61,7 +61,7 @@ class Observer:
 
     @property
     def known(self) -> ledger.Ledger:
-        """The state of the ledger, read again when it grew."""
+        """The state of the ledger, read again when it has grown."""
         size = file_size(self.folder.ledger)
         if size != self._ledger_size:
             self._ledger, self._ledger_size = ledger.read(self.folder), size
@@ -69,7 +69,7 @@ class Observer:
         return self._ledger
 
     def refresh(self, final: Collection[str] = ()) -> None:
-        """Ask the scheduler once about every batch that has a point which is not final, as far as is known here."""
+        """Ask the scheduler once about all batches with points that are not known to be final."""
         state = self.known
         self._recall()
         keys = (key for key in self.points if key not in self._final and key not in final)
@@ -85,7 +85,7 @@ class Observer:
         return found
 
     def seen(self, key: str) -> ObservedPoint:
-        """Return all that is seen of one point, and what it stands for: what `status` shows, and MLflow."""
+        """Return the evidence on one point and its state, as `status` and MLflow show them."""
         return self._seen(key, self._no_room(), started=True)
 
     def _no_room(self) -> str:
@@ -99,7 +99,7 @@ class Observer:
         return ObservedPoint(evidence, derive_state(evidence), outcome, name)
 
     def _recall(self) -> Remembered:
-        """Return what earlier looks found; the first call takes it over."""
+        """Return the final states that earlier observers wrote down; the first call takes them over."""
         if self._cache is None:
             self._cache = Remembered.load(self.folder)
             current = self.known.current
@@ -139,7 +139,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class ObservedPoint:
-    """One point: evidence, what that stands for, its run's outcome.json, SLURM's name of its job."""
+    """One point: the evidence, its state, its run's outcome.json, SLURM's name of its job."""
 
     evidence: Evidence
     derived: DerivedState
@@ -166,14 +166,14 @@ def gather(
     no_room: str = "",
     started: bool = True,
 ) -> tuple[Evidence, dict[str, Any] | None]:
-    """Return the evidence on one point, from which its state is derived, and its run's outcome.json as it was then.
+    """Return the evidence on one point, from which its state is derived, and its run's outcome.json at that moment.
 
-    job: SLURM's view of its present job. started: whether it has a folder, else nothing in it is looked for.
+    job: SLURM's view of its present job. started: whether it has a folder; without one no file of it is looked for.
     """
     batch, path = state.batch(key), f"{folder.path}/{key}"
     outcome, attempt = read_attempts(path) if started else (None, None)
     alive = None if attempt is None else _is_alive(attempt)
-    if alive is False:  # it may have written how it ended since its files were read: now it writes no more
+    if alive is False:  # it may have written its outcome after its files were read; now it is dead, read them again
         outcome, attempt = read_attempts(path)
     owned = None
     if started and outcome is None:
@@ -197,7 +197,7 @@ def gather(
 
 
 def _is_alive(attempt: Attempt) -> bool | None:
-    """Return whether the process of an unended attempt lives; None where only a scheduler can tell, or nobody."""
+    """Return whether the process of an attempt without an outcome lives; None: it ended, or only a scheduler knows."""
     name = attempt.job.get("executor")
     return None if attempt.ended is not None or name is None or load(name).detached else is_alive(attempt.job)
 
@@ -205,9 +205,9 @@ def _is_alive(attempt: Attempt) -> bool | None:
 def _owned(
     run: RunFolder, batch: ledger.Batch | None, attempt: Attempt | None, job: Job | None, queue_complete: bool
 ) -> bool | None:
-    """Return whether another attempt still has the run that a job left to it; None where no job did, or it is not over.
+    """Return whether another attempt still holds the run that a job left to it; None: no job did, or it is not over.
 
-    Who has a run holds its lock, as long as any process of it lives: a lock that is free is an owner known to be dead.
+    An attempt holds its run's lock as long as any of its processes lives, so a free lock means that it is dead.
     """
     if batch is None or not detached(batch):
         return None
@@ -222,7 +222,7 @@ def _owned(
 
 
 def observe(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
-    """Return every point's status, after one look at the scheduler where one of them needs it."""
+    """Return every point's status; the scheduler is asked once if one of them needs it."""
     observer = Observer(folder, look)
     open_points = any(not status.ended for status in observer.statuses())
     if open_points or any(map(detached, observer.known.batches.values())):
@@ -268,7 +268,7 @@ def _describe(
 
 
 def _told_by(error: Sequence[str]) -> Kind:
-    """Return the kind of an end by the last lines of its log alone."""
+    """Return the kind of a failure by the last lines of its log alone."""
     return by_words("\n".join(error))
 
 
@@ -278,7 +278,7 @@ def _headline(seen: Evidence, error: Sequence[str]) -> str:
 
 
 def _slow(run: RunFolder, attempt: Attempt | None) -> str | None:
-    """Return who the ranks of a running attempt wait for, if for anyone."""
+    """Return the slow rank that the others of a running attempt wait for, in words; None if there is none."""
     world = int(attempt.job.get("world") or 1) if attempt else 1
     if attempt is None or world < 2 or attempt.ended is not None:
         return None
@@ -287,7 +287,7 @@ def _slow(run: RunFolder, attempt: Attempt | None) -> str | None:
 
 
 def _decided(state: ledger.Ledger, key: str, attempt: Attempt | None) -> bool:
-    """Whether the ledger says that this end of a point is followed by another attempt."""
+    """Return whether the ledger has decided that another attempt follows this end."""
     ends = state.ends.get(key)
     if not ends or attempt is None:
         return False
@@ -295,8 +295,8 @@ def _decided(state: ledger.Ledger, key: str, attempt: Attempt | None) -> bool:
 
 
 def _error(run: RunFolder, seen: Evidence) -> tuple[str, ...]:
-    """Return the last lines that say why: of the attempt, or of the job where that ended before one began."""
-    # A traceback's ^^^^ point at a line that is shown folded, or without them.
+    """Return the last lines of the attempt's log, or of the job's if it ended before an attempt began."""
+    # Lines of ^^^^ in tracebacks are dropped: they point into lines that are folded when they are shown.
     return tuple(line for line in _last_said(run, seen) if line.strip(" ~^"))
 
 
@@ -311,7 +311,7 @@ def _last_said(run: RunFolder, seen: Evidence) -> Sequence[str]:
 
 
 def _seconds(run: RunFolder, attempt: Attempt | None, state: str) -> float | None:
-    """Return how long the latest attempt has run, or ran: until it last said something, if it was killed outright."""
+    """Return how long the latest attempt has run [s]; one that was killed outright, until its last sign of life."""
     if attempt is None or "started" not in attempt.job:
         return None
     if attempt.ended is not None:
@@ -330,5 +330,5 @@ def _subfolders(path: Path) -> set[str]:
 
 
 def _why_waiting(asked: ledger.Waiting | None, no_room: str) -> str | None:
-    """Return why a point is not submitted yet: as the room for it was last seen, else as its last try ended."""
+    """Return why a point is not submitted yet: there is no room, or its last submission failed; None if it is."""
     return None if asked is None else ": ".join(filter(None, ("queued later", no_room or asked.why)))

@@ -1,4 +1,4 @@
-"""Where a point stands, from evidence: outcome files first, then the scheduler, and unknown where neither says."""
+"""The state of a point, derived from evidence: outcome files first, then the scheduler, else unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from study.records.ledger import Batch
 
 
 class PointState(StrEnum):
-    """Where a point stands, in the order in which states are listed."""
+    """The state of a point; states are listed in this order."""
 
     COMPLETED = "completed"
     RUNNING = "running"
@@ -45,23 +45,23 @@ ENDED = frozenset(
     }
 )
 SAYS = "SLURM says"
-"""How the reason of a standing begins that is SLURM's word alone."""
+"""Prefix of a reason that only SLURM has given."""
 REFUSED = "refused by SLURM"
-"""How the reason of a point begins that waits for a command with other settings."""
+"""Prefix of the reason of a point for which SLURM refused a job for good: it needs other settings."""
 RESUMABLE = frozenset({PointState.INTERRUPTED, PointState.TIME_LIMIT})
-"""States that a point leaves once it is submitted again: its run carries on from the newest checkpoint."""
+"""States of points whose runs resume from their newest checkpoint if they are submitted again."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was seen of one point.
+    """All that was observed of one point.
 
-    outcome: state in the run's outcome.json. alive: whether the local process of the attempt lives (None: cannot be
-    told from here). job: SLURM's view (None: it did not say). problem: why the scheduler's view is incomplete.
-    queue_complete: squeue answered in full, so that a job that it does not name neither waits nor runs. waiting: why it
-    is in the ledger and not submitted yet (None: it is not). retried: it was decided that it goes on by itself. owned:
-    whether another attempt still has the run that the latest job left to it (None: no job did). refused: in which words
-    SLURM took no job for it, for good (None: it did not). in_turn: others of its job begin before it.
+    outcome: state in the run's outcome.json. alive: whether the local process of the attempt lives (None: unknown).
+    job: SLURM's view (None: it gave none). problem: why the scheduler's view is incomplete. queue_complete: squeue
+    answered in full, so a job that it does not list neither waits nor runs. waiting: why the point is in the ledger and
+    not submitted yet (None: it is not in it). retried: the ledger has decided that it is tried again. owned: whether
+    another attempt still holds the run that the latest job left to it (None: no job did). refused: SLURM's message
+    where it refused a job for good (None: it did not). in_turn: other points of its job begin before it.
     """
 
     batch: Batch | None = None
@@ -80,19 +80,19 @@ class Evidence:
 
 
 NEVER_BEGAN = "it never began: its parent's job did not succeed"
-"""Why a branch whose job SLURM gave up is interrupted."""
+"""Why a branch is interrupted whose job SLURM dropped, as its dependency failed."""
 TURN_NEVER_CAME = "it never began: its job ended before its turn"
-"""Why a point is interrupted whose job has more points than run side by side."""
+"""Why a point is interrupted that waited for a lane of its job."""
 STRANDED = (NEVER_BEGAN, TURN_NEVER_CAME)
-"""Why points are interrupted that are submitted again as they were, for nothing has happened to them."""
+"""Reasons of points that never began: they are submitted again as they were."""
 TOLD_CODE = f"exit code {INTERRUPTED}:0"
-"""What sacct says of a job that ended because it was told to."""
+"""sacct's exit code of a job that was told to end."""
 IN_ITS_JOB = "it waits in its job for an earlier point to end"
 
 
 @dataclass(frozen=True)
 class DerivedState:
-    """A point's state, why it is that, and of what kind its end was."""
+    """A point's state, the reason, and the kind of its end."""
 
     state: PointState
     why: str = ""
@@ -100,7 +100,7 @@ class DerivedState:
 
 
 def derive_state(seen: Evidence) -> DerivedState:
-    """Return where a point stands. Pure."""
+    """Return the state of a point. Pure."""
     if seen.outcome is not None:
         return DerivedState(PointState.DIVERGED if seen.outcome == AttemptState.DIVERGED else PointState.COMPLETED)
     attempt = seen.attempt

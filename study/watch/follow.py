@@ -1,4 +1,4 @@
-"""Staying with a study until its runs ended: starts the local ones, watches the others, ships metrics meanwhile."""
+"""Following a study until its runs have ended: starts local runs, watches the others, sends metrics meanwhile."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ class LocalRunner:
         self._batches: dict[str, str | None] = {}
         self._adopted: set[str] = set()
         self.full = False
-        """A run found its disk full and is not tried again: no other is started."""
+        """A run ended on a full disk and is not tried again, so no other is started."""
 
     def step(
         self, statuses: Sequence[PointStatus], starting: bool, report: Callable[[str], None] = lambda text: None
     ) -> list[PointStatus]:
-        """Reap, start what fits, and return the statuses with what only this process knows."""
+        """Reap ended runs and start others; return the statuses with what only this process knows."""
         for key, code in self.slots.reap().items():
             self._broken[self._batches[key], key] = code
         seen = [self._amended(status) for status in statuses]
@@ -95,7 +95,7 @@ class LocalRunner:
         left = self._left_behind(seen, busy) if starting else []
         if starting and (again := self._retry(left, seen, busy, report)):
             seen = [replace(s, state=PointState.PENDING) if s.key in again else s for s in seen]
-        if not left:  # else what follows from bad ends is asked at the next step
+        if not left:  # otherwise failures are handled in the next step
             self._look_at_disk(seen, busy, report)
         free = 0 if self.full else self.slots.count - len(busy)
         held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == PointState.COMPLETED})
@@ -109,7 +109,7 @@ class LocalRunner:
         return [replace(s, state=PointState.RUNNING) if s.key in going and not s.ended else s for s in seen]
 
     def stop(self, statuses: Sequence[PointStatus]) -> None:
-        """Ask every local run to write a checkpoint and end, also those that an earlier process started."""
+        """Ask every local run to save a checkpoint and end, including those that an earlier process started."""
         self.slots.signal(signal.SIGTERM)
         terminate(
             [s for s in statuses if s.state == PointState.RUNNING and s.key not in self.slots.running], self._observer
@@ -128,7 +128,7 @@ class LocalRunner:
         self.slots.start(status.key, batch)
 
     def _left_behind(self, seen: Sequence[PointStatus], busy: AbstractSet[str]) -> list[str]:
-        """Return the keys of runs that an earlier process left behind and that have saved since."""
+        """Return the keys of runs that an earlier process started and that have been interrupted since."""
         self._adopted |= busy - self._batches.keys()
         left = [s.key for s in seen if s.key in self._adopted and s.key not in busy]
         self._adopted.difference_update(left)
@@ -137,7 +137,7 @@ class LocalRunner:
     def _retry(
         self, left: Sequence[str], seen: Sequence[PointStatus], busy: AbstractSet[str], report: Callable[[str], None]
     ) -> Sequence[str]:
-        """Have new tries of these runs, or of those that ended badly, written down; return the keys that go on."""
+        """Record retries of these runs and of failed ones, as the policy has it; return the keys to start again."""
         ended = [s for s in seen if s.key not in busy and s.kind]
         if not (left or ended):
             return []
@@ -145,9 +145,9 @@ class LocalRunner:
         return step(self._observer.folder, Services(report=report), trigger).retried
 
     def _look_at_disk(self, seen: Sequence[PointStatus], busy: AbstractSet[str], report: Callable[[str], None]) -> None:
-        """Start no more runs while one has found its disk full: they would all end so. One that is tried again has not.
+        """Start no more runs once one has ended on a full disk, as all of them would end so.
 
-        Tried again: by the study's policy, or by somebody who has made room meanwhile and given `retry`.
+        A run that is tried again does not count: the policy retries it, or a person has made room and run `retry`.
         """
         ended = [
             s for s in seen if s.kind and FAILURES[s.kind].every_run and s.state in ENDED_BADLY and s.key not in busy
@@ -158,7 +158,7 @@ class LocalRunner:
             report(f"no new points are started: the disk was full; make room, then python -m study retry {called}")
 
     def _amended(self, status: PointStatus) -> PointStatus:
-        """Return a run as failed whose job ended before it could begin an attempt; it must not be started for ever."""
+        """Return a run as failed if its job ended before an attempt began: it must not be started again and again."""
         code = self._broken.get((status.batch, status.key))
         if status.state != PointState.PENDING or code in (None, HELD):
             return status
@@ -167,7 +167,7 @@ class LocalRunner:
         return replace(status, state=PointState.FAILED, why=why, error=tuple(last_lines(log)))
 
     def _rank(self, status: PointStatus) -> tuple[float, bool]:
-        """Return what orders the points that wait: the longest first, and of equals those that have begun."""
+        """Return the sort key of waiting points: longest first, and of equals those that have begun."""
         return -estimated_flops(self._observer.points[status.key].config), status.attempt is None
 
     def _is_local(self, status: PointStatus) -> bool:
@@ -176,7 +176,7 @@ class LocalRunner:
 
 
 def terminate(statuses: Sequence[PointStatus], observer: Observer) -> int:
-    """Send SIGTERM to the local processes of these running points; return how many there were."""
+    """Send SIGTERM to the local processes of these running points; return how many were signalled."""
     sent = 0
     for status in statuses:
         attempt = latest_attempt(observer.folder.run(status.key))
@@ -201,7 +201,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
     points = list(observer.points.values())
     pace = Pace({point.key: estimated_flops(point.config) for point in points})
     with ExitStack() as stack:
-        # The first look at a large study takes a while; who only watches leaves nothing undone by going at once.
+        # The first look at a large study takes a while; a process that only watches may leave at once.
         stop = stack.enter_context(StopSignal(at_once=not control))
         syncer = stack.enter_context(SyncProcess(folder, if_needed=True))
         controller = None
@@ -233,7 +233,7 @@ def _may_write(folder: StudyFolder) -> bool:
 
 
 def _waits(status: PointStatus) -> bool:
-    """Whether a point was submitted and has not begun: the process that was to start it has gone."""
+    """Return whether a point was submitted and has not begun: the process that was to start it is gone."""
     return status.state == PointState.PENDING and status.batch is not None
 
 
@@ -273,7 +273,7 @@ def _watch(
             )
         if stop.requests and controller is not None and not controller.busy(statuses):
             return observer.statuses()
-        # A run has its outcome a moment before its job has written how the attempt ended.
+        # A run has its outcome a moment before its job writes the attempt's outcome.
         working = controller is not None and bool(controller.slots.running)
         if controller is not None and controller.full and not controller.busy(statuses) and not _elsewhere(statuses):
             return statuses
@@ -281,17 +281,17 @@ def _watch(
         if not stop.requests and not working and _is_over(live, poll):
             return statuses
         if controller is not None:
-            # Looking at thousands of runs takes a while and loads their file system: at most a third of the time.
+            # Observing thousands of runs loads their file system: it takes at most a third of the time.
             time.sleep(max(TICK_SECONDS, min(MAX_TICK_SECONDS, 2 * (time.monotonic() - began))))
         elif first:
-            time.sleep(TICK_SECONDS)  # what was imported for the first look is not needed again
+            time.sleep(TICK_SECONDS)  # the first look also imported modules: its CPU time says nothing of later ones
         else:
             _rest(pause(time.process_time() - used), stop, AllEnd(observer.folder, live))
         first = False
 
 
 def _elsewhere(statuses: Sequence[PointStatus]) -> bool:
-    """Whether points live that no process of this machine starts."""
+    """Return whether points are queued, running or waiting elsewhere."""
     return any(s.state in (PointState.QUEUED, PointState.RUNNING, PointState.WAITING) for s in statuses)
 
 
@@ -323,7 +323,7 @@ def _rest(seconds: float, stop: StopSignal, all_end: Callable[[], bool]) -> None
 
 
 def _live(observer: Observer, statuses: Sequence[PointStatus], controller: LocalRunner | None) -> list[PointStatus]:
-    """Return the points that can still end: without a process that starts local runs, pending ones wait for ever."""
+    """Return the points that can still end; pending local points cannot if no process starts them."""
     held = lineage.stranded(observer.points, {s.key for s in statuses if s.ended and s.state != PointState.COMPLETED})
     wanted = (s for s in statuses if s.batch is not None or s.state == PointState.WAITING)
     live = [s for s in wanted if not s.ended and s.key not in held]
