@@ -1,7 +1,8 @@
 """The trainer on one page: a step is batch, forward and backward, clip, update; between steps validate, save, stop.
 
-Losses come to the host a step late, so that a GPU never waits for it (train.metrics.deferred); what is final waits for
-them. The wall clock decides when checkpoints and progress lines happen, never what is computed.
+Losses reach the host a step late, so that the GPU never waits for the host (train.metrics.deferred); before a run ends
+or saves, all of them are awaited. The wall clock decides when checkpoints and progress lines are written, never what is
+computed.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class End(Enum):
 
 @dataclass(eq=False)
 class _Ended(Exception):  # noqa: N818  (no error)
-    """Ends the attempt: raised where its end is found, caught in `Trainer.fit`."""
+    """Ends the attempt: raised where the trainer sees that it is over, caught in `Trainer.fit`."""
 
     end: End
 
 
 class Trainer:
-    """One attempt at advancing a run. Until `restore` it has no files, takes part in no watch and can only step."""
+    """One attempt at advancing a run. Before `restore` it opens no files, sends no heartbeat and can only step."""
 
     recorder: Recorder
     checkpoints: CheckpointManager
@@ -115,9 +116,9 @@ class Trainer:
         self.before_update: Callable[[], None] = lambda: None  # called before weights and moments change
 
     def restore(self, saves: bool = True) -> None:
-        """Open the run's files and go to where it stands, if anywhere; ValueError if that belongs to another config.
+        """Open the run's files and load its newest checkpoint, if any; ValueError if that is of another config.
 
-        saves: whether it has checkpoints.
+        saves: whether the run reads and writes checkpoints.
         """
         self.recorder = Recorder(self.config, self.folder, self.world, self.device)
         self.checkpoints = (CheckpointManager if saves else Unsaved)(
@@ -151,7 +152,7 @@ class Trainer:
                 return ended.end
 
     def _between_steps(self) -> None:
-        """Judge the losses that have arrived; validate, stop, save, inspect where due."""
+        """Judge the losses that have arrived; validate, stop, save and inspect if these are due."""
         self._judge()
         if self._still(lambda: self.state.evaluation_due(self.until, self.budget, self.config.eval.count)):
             self._validate()
@@ -173,7 +174,7 @@ class Trainer:
         )
 
     def _still(self, due: Callable[[], bool]) -> bool:
-        """Say whether something is due still once every step before has been judged, which may take the run back."""
+        """Return whether something is due after all steps so far have been judged, which may roll the run back."""
         if not due():
             return False
         self._judge(everything=True)

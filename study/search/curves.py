@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -244,9 +245,9 @@ def _row(curve: Curve, columns: int) -> list[float]:
     reached, row = sorted(curve.losses), []
     for column in range(1, columns + 1):
         mark = curve.budget * column / columns
-        known = [at for at in reached if at <= mark + 1e-9 * mark]
+        known = bisect_right(reached, mark + 1e-9 * mark)
         gone = curve.state == AttemptState.DIVERGED and mark > reached[-1]
-        row.append(math.nan if gone or not known else curve.losses[known[-1]])
+        row.append(math.nan if gone or not known else curve.losses[reached[known - 1]])
     return row
 
 

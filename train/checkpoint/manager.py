@@ -1,4 +1,4 @@
-"""A run's checkpoints: when one is due, what is in it, and going to one: after a stop or a spike, or to branch off."""
+"""A run's checkpoints: when one is due, what it holds, and loading one: to resume, to roll back, or to branch."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from train.spec.schedule import check_branch
 from train.state import TrainState
 
 PartStates = Mapping[str, Any]
-"""What a checkpoint keeps beside tensors and progress, as JSON takes it."""
+"""State in a checkpoint's manifest beside tensors and progress; it can be written as JSON."""
 
 CODE_VERSION = "CODE_VERSION"
-"""Environment variable that names the code of this process; a study's jobs set it to what its ledger says."""
+"""Environment variable that names the code of this process; a study's jobs set it as in the study's ledger."""
 
 UNSAVED_SECONDS, UNSAVED_INTERVALS = 300.0, 3
-"""A run that could save nothing for so long, and for so many times its checkpoint interval, ends."""
+"""A run ends if no checkpoint could be saved for this long [s], and for this many checkpoint intervals."""
 
 _INHERITED = ("model", "data")
-"""Sections that a branch shares with its parent: they say what the weights and the data are."""
+"""Sections that a branch shares with its parent, as they define the weights and the data."""
 _PRECISION = ("scaler", "fp8")
-"""Parts whose state a branch of the same precision goes on from."""
+"""Parts whose state a branch takes over if it has its parent's precision."""
 
 
 class Stateful(Protocol):
     """A part of a run with a state of its own beside tensors."""
 
     def state_dict(self) -> Any:
-        """Return the state as JSON takes it, the same on every rank."""
+        """Return the state, which can be written as JSON and is the same on every rank."""
 
     def load_state_dict(self, state: Any, /) -> None:
-        """Go on from a state; None: of a checkpoint that has none of this part."""
+        """Load a state; None: the checkpoint has none of this part."""
 
 
 class CheckpointManager:
@@ -67,10 +67,10 @@ class CheckpointManager:
         state: TrainState,
         parts: Mapping[str, Stateful],
     ) -> None:
-        """`folder` is the run's; `identity` says what a checkpoint belongs to (train.checkpoint.identity).
+        """folder: the run's. identity: what a checkpoint belongs to (train.checkpoint.identity).
 
-        state, parts: where the run stands and what else has a state, by its name in a checkpoint; both are set anew
-        where the run goes to one.
+        state: the run's progress. parts: what else has a state, by its name in a checkpoint. Loading a checkpoint sets
+        both.
         """
         self._folder, self._root = folder, folder / "checkpoints"
         self._config, self._world, self._device = config, world, device
@@ -84,11 +84,11 @@ class CheckpointManager:
 
     @property
     def before_update(self) -> Callable[[], None]:
-        """What is called before weights change: copies of them that are being saved are made first."""
+        """A function to call before weights change: it waits until those being saved have been copied."""
         return self._saver.before_update
 
     def due(self) -> bool:
-        """Say whether the clock of the writing rank, or a step whose checkpoint stays, asks for one here."""
+        """Return whether a checkpoint is due, by the clock or by the step; on the writing rank only, else False."""
         step = self._state.step
         if not self._world.writes or step == self._saved[0]:
             return False
@@ -112,16 +112,16 @@ class CheckpointManager:
             raise SaveError(f"no checkpoint could be saved for {unsaved:.0f} s: {why}")
 
     def there(self) -> bool:
-        """Say whether this very state is saved, once nothing is being written; every rank says the same."""
+        """Return whether the present state has been saved; waits for writes under way. The same on every rank."""
         if self._saved != (self._state.step, self._state.evaluated):
             return False
         self._saver.join()
         return self._saver.failure is None
 
     def save(self, *, keep: int | None = None, wait: bool = True, obstacle: Exception | None = None) -> None:
-        """Save a checkpoint of this step. With `wait` it is whole when this returns, or SaveError is raised.
+        """Save a checkpoint of this step. With `wait` it is complete when this returns, or SaveError is raised.
 
-        obstacle: why this rank already knows that it must not be saved; told as the failure of the save.
+        obstacle: an error by which this rank knows that the save must fail; the save reports it as its own.
         """
         state = self._state
         tensors = collect(self._modules, [self._optimizer])
@@ -140,13 +140,13 @@ class CheckpointManager:
         self._at, self._saved = time.perf_counter(), (state.step, state.evaluated)
 
     def join(self) -> None:
-        """Wait until nothing is being written, whatever became of it."""
+        """Wait until nothing is being written, whether it succeeded or not."""
         self._saver.join()
 
     def restore(self) -> bool:
-        """Go to the run's newest whole checkpoint, else to the one it branches from; False: it starts from scratch.
+        """Load the run's newest complete checkpoint, else its parent's; False: it starts from scratch.
 
-        ValueError where that checkpoint belongs to another config.
+        ValueError where that checkpoint is of another config.
         """
         writes = self._world.writes
         if writes:
@@ -164,10 +164,10 @@ class CheckpointManager:
         return self._stand_at(reached, part_states)
 
     def back_to(self, before: int) -> bool:
-        """Go to the newest checkpoint of a step before `before`; False: there is none.
+        """Load the newest checkpoint of a step before `before`; False: there is none.
 
-        Later ones are removed, but for those that stay for good: these are marked as of a path that was abandoned.
-        A branch that has none of its own goes back to where it began.
+        Later ones are removed, except those that are kept for good, which are marked as abandoned. A branch without a
+        checkpoint of its own goes back to its parent's.
         """
         self._saver.join()
         own = self._newest(self._root, before)
@@ -177,12 +177,12 @@ class CheckpointManager:
         if self._world.writes:
             first = int(found.progress["step"]) + (own is not None)
             abandon_from(self._root, first, self._saver.retention)
-        self._world.gather(None)  # nobody saves before they are gone
-        self._saved = (-1, -1)  # the next one differs from it: batches are skipped
+        self._world.gather(None)  # no rank saves before they are gone
+        self._saved = (-1, -1)  # a checkpoint of the same step will differ, as batches are skipped
         return self._stand_at(*(self._load(found) if own is not None else self._begin(found)))
 
     def _origin(self, before: int) -> Checkpoint | None:
-        """Return the checkpoint that this run branched from if it is there and of a step before `before`."""
+        """Return the checkpoint that this run branched from, if it exists and is of a step before `before`."""
         parent = self._config.schedule.parent
         try:
             found = None if parent is None else self._parent(parent)
@@ -191,7 +191,7 @@ class CheckpointManager:
         return None if found is None or int(found.progress["step"]) >= before else found
 
     def _stand_at(self, reached: TrainState, part_states: PartStates) -> bool:
-        """Set state and parts to what a checkpoint says; the tensors have been read."""
+        """Set state and parts as in a checkpoint, whose tensors have been read already."""
         self._state.load_state_dict(reached.state_dict())
         for name, part in self._parts.items():
             part.load_state_dict(part_states.get(name))
@@ -212,7 +212,7 @@ class CheckpointManager:
         return self._stand_at(began, part_states)
 
     def _begin(self, found: Checkpoint) -> tuple[TrainState, PartStates]:
-        """Go to the parent's checkpoint as to the beginning of this run; return its progress and what it inherits."""
+        """Load the parent's checkpoint as this run's beginning; return the progress and the part states it inherits."""
         parent, part_states = self._load(found)
         fresh = TrainState(
             parent.step,
@@ -263,7 +263,7 @@ class CheckpointManager:
 
 
 def _same_plan(found: Checkpoint, config: RunConfig) -> bool:
-    """Whether schedule and budget are the parent's, so that the learning rate goes on as it would have there."""
+    """Return whether schedule and budget are the parent's, so that the learning rate continues as it would have."""
     science = found.identity["config"]
     ours = {"schedule": {**asdict(config.schedule), "parent": None}, "budget": {"tokens": config.budget.tokens}}
     theirs = {"schedule": {**science["schedule"], "parent": None}, "budget": {"tokens": science["budget"]["tokens"]}}
@@ -271,12 +271,12 @@ def _same_plan(found: Checkpoint, config: RunConfig) -> bool:
 
 
 def given_up(unsaved: float, interval: float) -> bool:
-    """Return whether a run ends after its saves have failed for `unsaved` seconds, at one every `interval` seconds."""
+    """Return whether a run ends whose saves have failed for `unsaved` seconds; interval: between checkpoints [s]."""
     return unsaved >= max(UNSAVED_SECONDS, UNSAVED_INTERVALS * interval)
 
 
 def _check_parent(found: Checkpoint, identity: Mapping[str, Any], config: RunConfig) -> None:
-    """Raise ValueError where a run cannot go on from another's checkpoint: other weights, data or optimizer."""
+    """Raise ValueError where a run cannot start from another's checkpoint: other weights, data or optimizer."""
 
     def kept(whole: Mapping[str, Any]) -> dict[str, Any]:
         science = whole["config"]
