@@ -62,13 +62,13 @@ def guarded(value: Callable[[int, int], float], R: int = 81, trainings: float = 
     return guard
 
 
-def test_a_guard_of_a_thousand_trials_decides_in_milliseconds() -> None:
-    """It took 55 ms: every decision looked at all trials, and every end weighed all orders anew."""
+def test_a_guard_decides_without_looking_at_all_of_a_thousand_trials() -> None:
+    """It takes 0.3 s of CPU time. It took 49 s: every decision looked at all trials, every end weighed all orders."""
     curves = np.random.default_rng(0).random((1000, 27))
     began = time.process_time()
     run = replay(AshaGuarded(1, 27, 3, limit=1000), curves, lambda trial: trial, 1e9, cluster=Cluster(64))
     assert len(run.segments) == 4000
-    assert time.process_time() - began < 40
+    assert time.process_time() - began < 8
 
 
 @pytest.mark.parametrize("seed", range(5))
