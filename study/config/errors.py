@@ -27,6 +27,8 @@ TOLD = {
 }
 """What Hydra and OmegaConf say of values, and how it is said here."""
 
+OPTIONS = "cluster.sbatch"
+"""A key whose value has keys that no schema knows."""
 SHORTEST = 3
 """Letters that a word needs for a longer one to be taken for it."""
 
@@ -42,6 +44,9 @@ def unknown_key(path: str) -> str:
 
     if path.isidentifier() and (conf_folder() / path).is_dir() and path not in {part.path for part in sections()}:
         return f"{path}= is a group that is added to a config: write +{path}=OPTION"
+    if path.startswith(f"{OPTIONS}."):
+        option = path.removeprefix(f"{OPTIONS}.")
+        return f"unknown key {path!r}: sbatch's options are given together, as '{OPTIONS}={{{option}: VALUE}}'"
     return f"unknown key {path!r}: {_suggestion(path)}"
 
 

@@ -193,6 +193,7 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
         (["paths.runs=null"], "paths.runs=null is not allowed: it takes text"),
         (["--cfg", "job", "study=null"], "study=null is not allowed: a section cannot be empty"),
         (["retry.failures=-1"], "retry.failures=-1 is not allowed: 0 or more"),
+        (["cluster.sbatch.hint=x"], "options are given together, as 'cluster.sbatch={hint: VALUE}'"),
         (["cluster.memory=3"], "unknown key 'cluster.memory': did you mean cluster.mem_gb?"),
         (["--mutlirun"], "did you mean --multirun?"),
         (["--config-dir"], "--config-dir needs a value"),
