@@ -59,7 +59,7 @@ def _search(folder: StudyFolder, machine: bool) -> int:
         said = {"search": True, **view.as_json(search, folder, time.time())}
         emit("status", folder, said | {"refused": None if search.over else ledger.read(folder).refusal})
     else:
-        stuck = [] if search.over else waiting.lines(folder)
+        stuck = [] if search.over else waiting.lines(folder) or waiting.idle(search, folder)
         terminal.show("\n".join([view.text(search, folder, time.time()), *stuck]))
     return 1 if any(trial.failed for trial in search.trials.values()) or nothing_finished(search) else 0
 

@@ -89,8 +89,6 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
     gone = len(search.claims) - len(search.running)
     if gone:
         lines.append(f"{counted(gone, 'worker')} silent for longer than a lease: the next worker takes the unit over")
-    if not search.over and not search.running and not search.stopped:
-        lines.append("no worker is advancing a trial: run the study's command again to start some")
     return "\n".join(lines)
 
 

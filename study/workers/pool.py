@@ -183,8 +183,8 @@ def watch(folder: StudyFolder) -> int:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
                 unit_jobs.advance_quietly(folder)
-                terminal.show(view.line(queue.note_silent().search))
-                if noted != (noted := waiting.lines(folder)) and noted:
+                terminal.show(view.line(search := queue.note_silent().search))
+                if noted != (noted := waiting.lines(folder) or waiting.idle(search, folder)) and noted:
                     terminal.show("\n".join(noted))
             time.sleep(TICK_SECONDS)
             queue.refresh()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from study.executors import query, submitted
+from study.executors.jobs import QueueView
 from study.records import ledger
 from study.records.ledger import UNIT
 from study.records.settings import reference
+from study.search.state import Search
 from study.search.trial_queue import JOB, TrialQueue
 from study.status.observer import Look
 from study.status.overview import bad_ends, next_action, queued_lines, refused_lines, waiting_lines
@@ -19,18 +21,35 @@ def waiting_jobs(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
 
     Of jobs of one unit each only those whose unit is not over: a search may have had thousands.
     """
+    return _living(folder, look)[0]
+
+
+def _living(folder: StudyFolder, look: Look) -> tuple[list[PointStatus], bool]:
+    """Return the search's jobs that live, and whether that is all of them: the queue has answered."""
     known = submitted(ledger.read(folder).batches.values())
     if any(UNIT in batch.resources for batch in known):
         wanted = {claim.worker.removeprefix(JOB) for claim in TrialQueue.of(folder).search.claims.values()}
         known = [b for b in known if UNIT not in b.resources or wanted.intersection([b.name, *b.keys])]
     executors = {batch.job_id: batch.executor for batch in known}
-    return [
+    view = look(known) if known else QueueView()
+    jobs = [
         PointStatus(
             name, PointState(job.state), job_id=name, reason=job.reason, executor=executors[name.partition("_")[0]]
         )
-        for name, job in (look(known).jobs.items() if known else ())
+        for name, job in view.jobs.items()
         if job.alive
     ]
+    return jobs, view.queue_complete
+
+
+def idle(search: Search, folder: StudyFolder, look: Look = query) -> list[str]:
+    """Return that nobody advances a search, nor is about to, and what to do; nothing where somebody is, or it is over."""
+    if search.over or search.stopped or search.running:
+        return []
+    jobs, all_of_them = _living(folder, look)
+    if jobs or not all_of_them:
+        return []
+    return ["no worker is advancing a trial: run the study's command again to start some"]
 
 
 def refusal(folder: StudyFolder) -> list[str]:

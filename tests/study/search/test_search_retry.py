@@ -18,6 +18,7 @@ from study.search import retry, view
 from study.search.state import Search, ended, started
 from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
+from study.workers import waiting
 from tests.study.support.searches import make_search, run_worker, search_settings
 
 ONE = {"trials": 1, "scheduler": "random"}
@@ -148,7 +149,7 @@ def test_a_worker_that_is_gone_does_not_count_as_running_once_its_lease_has_run_
     assert "1 worker silent for longer than a lease: the next worker takes the unit over" in view.text(search, study)
     os.utime(study.leases / "1", (0, 0))
     search = TrialQueue.of(study).note_silent().search
-    assert "no worker is advancing a trial: run the study's command again" in view.text(search, study)
+    assert "no worker is advancing a trial: run the study's command again" in waiting.idle(search, study)[0]
     assert study.events.read_bytes() == before  # who looks decides nothing
 
 

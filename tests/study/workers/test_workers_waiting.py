@@ -51,6 +51,20 @@ def test_held_workers_are_named_with_what_helps(tmp_path: Path) -> None:
     assert waiting.lines(folder, look(Job(JobState.COMPLETED, "COMPLETED"))) == []
 
 
+def test_workers_are_asked_for_only_where_none_is_on_its_way(tmp_path: Path) -> None:
+    """Where SLURM has them in its queue, the same command would start none."""
+    folder = make_search(tmp_path / "s")
+    search = TrialQueue.of(folder).search
+    assert "run the study's command again" in waiting.idle(search, folder, look())[0]
+    submitted(folder)
+    assert waiting.idle(search, folder, look(Job(JobState.QUEUED, "PENDING", "Priority"))) == []
+    assert waiting.idle(search, folder, look(Job(JobState.RUNNING, "RUNNING"))) == []
+    assert len(waiting.idle(search, folder, look(Job(JobState.CANCELLED, "CANCELLED")))) == 1
+    assert waiting.idle(search, folder, lambda batches: QueueView({}, False, queue_complete=False)) == []
+    assert TrialQueue.of(folder).claim("w")
+    assert waiting.idle(TrialQueue.of(folder).search, folder, look()) == []
+
+
 def test_jobs_whose_unit_is_over_are_not_asked_for(tmp_path: Path) -> None:
     folder = make_search(tmp_path / "s")
     queue = TrialQueue.of(folder)
