@@ -43,7 +43,7 @@ def _living(folder: StudyFolder, look: Look) -> tuple[list[PointStatus], bool]:
 
 
 def idle(search: Search, folder: StudyFolder, look: Look = query) -> list[str]:
-    """Return that nobody advances a search, nor is about to, and what to do; nothing where somebody is, or it is over."""
+    """Return that nobody advances a search, nor is about to, and what to do; nothing where that is not so."""
     if search.over or search.stopped or search.running:
         return []
     jobs, all_of_them = _living(folder, look)
