@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train.spec import calls
-from train.spec.command_line import Parser
+from train.spec.command_line import Parser, whole_number
 from train.spec.config import ModelConfig, OptimConfig
 from train.spec.counts import head_dim
 from train.spec.decoder import resolve_model
 from train.spec.interrupts import WRONG, guarded
 from train.spec.optimizers import OPTIMIZERS
+
+FORMATS = (".png", ".svg", ".pdf")
 
 if TYPE_CHECKING:
     from train.health.coordinates import Scale
@@ -41,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         for width in options.widths:
             resolve_model(replace(model, width=width), LENGTH)
         calls.positive("--lr", options.lr)
+        _check_files(options.out, options.plot)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
@@ -57,6 +60,25 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _check_files(out: Path | None, plot: Path | None) -> None:
+    """Raise ValueError for a file that could not be written once the models are trained."""
+    if plot is not None and plot.suffix not in FORMATS:
+        raise ValueError(f"--plot {plot}: the suffix is none of {', '.join(FORMATS)}")
+    for option, file in (("--out", out), ("--plot", plot)):
+        if file is not None:
+            _check_file(option, file)
+
+
+def _check_file(option: str, file: Path) -> None:
+    there = file.exists()
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise ValueError(f"{option} {file}: {error.strerror}: name a file that can be written") from None
+    if not there:
+        file.unlink()
+
+
 def _write(path: Path, scales: Sequence[Scale], found: Mapping[str, float]) -> None:
     path.write_text(json.dumps({"scales": [asdict(s) for s in scales], "slopes": dict(found)}, indent=1) + "\n")
 
@@ -66,9 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--widths", type=_widths, default=[64, 128, 256], help="widths; the smallest is the base width: 64,128"
     )
-    parser.add_argument("--layers", type=_count, default=2, help="number of blocks")
-    parser.add_argument("--head-dim", type=_count, help="head dimension; default: grows with the width")
-    parser.add_argument("--steps", type=_count, default=5, help="training steps")
+    parser.add_argument("--layers", type=whole_number, default=2, help="number of blocks")
+    parser.add_argument("--head-dim", type=whole_number, help="head dimension; default: grows with the width")
+    parser.add_argument("--steps", type=whole_number, default=5, help="training steps")
     parser.add_argument("--optim", choices=tuple(OPTIMIZERS), default="adamw", help="optimizer")
     parser.add_argument(
         "--muon-scale", choices=("match_rms", "spectral"), default="match_rms", help="scale of Muon's update"
@@ -76,14 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lr", type=float, default=0.01, help="peak learning rate at the base width")
     parser.add_argument("--standard", action="store_true", help="standard parametrisation, for comparison")
     parser.add_argument("--out", type=Path, help="write scales and slopes as JSON")
-    parser.add_argument("--plot", type=Path, help="draw them (.png, .svg, .pdf)")
+    parser.add_argument("--plot", type=Path, help=f"draw them ({', '.join(FORMATS)})")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a whole number from 1 on is needed")
-    return int(text)
 
 
 def _widths(text: str) -> list[int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, get_type_hints
 
-from train.spec.command_line import Parser
+from train.spec.command_line import Parser, whole_number
 from train.spec.config import DataConfig
 from train.spec.corpus_files import verify
 from train.spec.from_mapping import read, unknown_key
@@ -276,14 +276,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--root", metavar="FOLDER", help="data root (default: runtime.data_root, else data)")
     parser.add_argument("--verify", action="store_true", help="only compare every file with its sha256")
     parser.add_argument("--force", action="store_true", help="prepare again and replace existing data")
-    parser.add_argument("--workers", metavar="N", type=_count, help="processes (default: one per core)")
+    parser.add_argument("--workers", metavar="N", type=whole_number, help="processes (default: one per core)")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count of processes (1 or more)")
-    return int(text)
 
 
 def _millions(count: int) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from train.runtime.console import say, warn
 from train.runtime.files import check_writable
 from train.runtime.signals import StopFlag
-from train.spec.command_line import Parser
+from train.spec.command_line import Parser, whole_number
 from train.spec.config import RunConfig
 from train.spec.deprecated import complaints
 from train.spec.device_choices import Gpu, advice, choose, in_words
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 reached, 1 failed, 2 refused, 3 diverged, 75 stopped by a signal, with a checkpoint.",
     )
     parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")
-    parser.add_argument("--until", type=int, help="stop at the first step boundary at or past this [tokens]")
+    parser.add_argument("--until", type=whole_number, help="stop at the first step boundary at or past this [tokens]")
     parser.add_argument(
         "--unsaved",
         action="store_true",

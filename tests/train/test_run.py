@@ -246,3 +246,11 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, tiny: RunC
     process.stdout.close()
     assert process.wait(LIMIT_SECONDS) == 0
     assert read_outcome(folder)["state"] == "completed"
+
+
+@pytest.mark.parametrize("until", ["0", "-5", "1e3"])
+def test_until_is_a_number_of_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str], until: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run.main(["--config", str(tmp_path / "config.yaml"), f"--until={until}"])
+    assert ended.value.code == 2
+    assert f"--until: '{until}' is not allowed: a whole number from 1 on is needed" in capsys.readouterr().err

@@ -19,6 +19,13 @@ _NO_VALUE = re.compile(r"argument (\S+): ignored explicit argument '(.*)'")
 _NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
+def whole_number(text: str) -> int:
+    """Return an option's value where it is a whole number from 1 on: an option's `type`."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: a whole number from 1 on is needed")
+    return int(text)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line on stderr: what is wrong, then how the command is written.
 

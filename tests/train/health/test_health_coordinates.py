@@ -41,6 +41,13 @@ def test_under_mup_changes_do_not_grow_with_the_width(tmp_path: Path, optim: str
         ("--lr nan", "error: --lr=nan: a positive number is needed"),
         ("--steps 0", "--steps: '0' is not allowed: a whole number from 1 on is needed"),
         ("--layers -1", "--layers"),
+        ("--plot a.gif", "error: --plot a.gif: the suffix is none of .png, .svg, .pdf"),
+        ("--out /proc/a.json", "error: --out /proc/a.json: No such file or directory: name a file that can be written"),
+        (
+            "--plot nowhere/a.png",
+            "error: --plot nowhere/a.png: No such file or directory: name a file that can be written",
+        ),
+        ("--out /tmp", "error: --out /tmp: Is a directory: name a file that can be written"),
     ],
 )
 def test_what_cannot_be_checked_is_said_in_a_line(
