@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ from triton.compiler import ASTSource
 from kernels.core import launch
 
 TARGET = GPUTarget("cuda", 90, 32)
+INSTRUCTION = 16
+"""What one takes [bytes]."""
 TYPES = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32",
     torch.int16: "*i16",
@@ -28,38 +31,56 @@ TYPES = {
 
 @dataclass
 class Compiled:
-    """One compiled kernel: its name, assembly (PTX), machine code (SASS) and resources. `code`: the SASS once read."""
+    """One compiled kernel: its name, assembly (PTX), object file (cubin), and machine code (SASS) once read."""
 
     name: str
     ptx: str
     cubin: bytes
     flags: dict[str, Any] = field(default_factory=dict)
-    code: str = ""
-
-    def sass(self, folder: Path) -> str:
-        if not self.code:  # half a second each time
-            self.code = self._read(folder, "-sass")
-        return self.code
+    code: list[tuple[int, str]] = field(default_factory=list)
+    """Each instruction and where it stands [bytes]."""
 
     def resources(self, folder: Path) -> dict[str, int]:
         """Return registers (REG), stack frame (STACK), local memory (LOCAL) … a thread [bytes]."""
-        found = dict(re.findall(r"([A-Z]+):(\d+)", self._read(folder, "-res-usage")))
-        return {name: int(value) for name, value in found.items()}
-
-    def spills_in_loops(self, folder: Path) -> list[str]:
-        """Return the instructions that move registers to or from the stack between a loop's start and its end."""
-        lines = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+([^;]+);", self.sass(folder))]
-        jumps = [(at, re.search(r"\bBRA\S* .*?(0x[0-9a-f]+)", text)) for at, text in lines]
-        loops = [(int(goal[1], 16), at) for at, goal in jumps if goal and int(goal[1], 16) < at]
-        assert all(goal or "BRA" not in lines[i][1] for i, (_, goal) in enumerate(jumps)), "a jump is not understood"
-        moved = [(at, text) for at, text in lines if re.search(r"\b(LDL|STL)\b", text)]
-        return [text for at, text in moved if any(first <= at <= last for first, last in loops)]
-
-    def _read(self, folder: Path, option: str) -> str:
-        binary = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
         file = folder / "kernel.cubin"
         file.write_bytes(self.cubin)
-        return subprocess.run([binary, option, file], check=True, capture_output=True, text=True).stdout
+        found = dict(re.findall(r"([A-Z]+):(\d+)", _read("cuobjdump", "-res-usage", file)))
+        return {name: int(value) for name, value in found.items()}
+
+    def spills_in_loops(self) -> list[str]:
+        """Return the instructions that move registers to or from the stack between a loop's start and its end."""
+        jumps = [(at, re.search(r"\bBRA\S* .*?(0x[0-9a-f]+)", text)) for at, text in self.code]
+        loops = [(int(goal[1], 16), at) for at, goal in jumps if goal and int(goal[1], 16) < at]
+        assert all(goal or "BRA" not in self.code[i][1] for i, (_, goal) in enumerate(jumps)), "a jump is not understood"
+        moved = [(at, text) for at, text in self.code if re.search(r"\b(LDL|STL)\b", text)]
+        return [text for at, text in moved if any(first <= at <= last for first, last in loops)]
+
+
+def read_code(kernels: Sequence[Compiled], folder: Path) -> None:
+    """Disassemble the kernels one behind the other, at one go: each start of the disassembler takes half a second."""
+    parts = [_instructions(kernel.cubin) for kernel in kernels]
+    file = folder / "code.bin"
+    file.write_bytes(b"".join(parts))
+    lines = re.findall(r"/\*([0-9a-f]{4,})\*/\s+([^;]+);", _read("nvdisasm", "-b", "SM90a", file))
+    every, start = [(int(at, 16), text) for at, text in lines], 0
+    assert len(every) == sum(map(len, parts)) // INSTRUCTION
+    for kernel, part in zip(kernels, parts, strict=True):
+        kernel.code = every[start // INSTRUCTION : (start + len(part)) // INSTRUCTION]
+        start += len(part)
+
+
+def _instructions(cubin: bytes) -> bytes:
+    """Return the machine code of an object file (ELF, 64 bits) of one kernel."""
+    (table,), (size, count, names) = struct.unpack_from("<Q", cubin, 0x28), struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", cubin, table + number * size) for number in range(count)]
+    code = [one[4:6] for one in sections if cubin[sections[names][4] + one[0] :].startswith(b".text.")]
+    assert len(code) == 1
+    return cubin[code[0][0] : sum(code[0])]
+
+
+def _read(program: str, *words: str | Path) -> str:
+    binary = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / program
+    return subprocess.run([binary, *words], check=True, capture_output=True, text=True).stdout
 
 
 def _compile(kernel: Any, arguments: tuple[Any, ...], meta: dict[str, Any]) -> Compiled:
