@@ -51,7 +51,7 @@ class Compiled:
         """Return the instructions that move registers to or from the stack between a loop's start and its end."""
         jumps = [(at, re.search(r"\bBRA\S* .*?(0x[0-9a-f]+)", text)) for at, text in self.code]
         loops = [(int(goal[1], 16), at) for at, goal in jumps if goal and int(goal[1], 16) < at]
-        assert all(goal or "BRA" not in self.code[i][1] for i, (_, goal) in enumerate(jumps)), "a jump is not understood"
+        assert all(goal or "BRA" not in self.code[i][1] for i, (_, goal) in enumerate(jumps)), "an unknown jump"
         moved = [(at, text) for at, text in self.code if re.search(r"\b(LDL|STL)\b", text)]
         return [text for at, text in moved if any(first <= at <= last for first, last in loops)]
 
