@@ -13,6 +13,7 @@ from analysis.approaches.drawn_envelope import Leaders
 from analysis.estimation import observations, ties
 from analysis.inference import resampling
 from analysis.inputs.dataset import Array
+from analysis.text import numbers
 from analysis.values.blocks import Check, PowerLaw
 from analysis.values.findings import finding
 from train.spec import calls
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Envelope", "fit"]
 
 GRID = 1500
+SAME = 1e-9
+"""Sizes whose logs differ by less are one: they differ by rounding."""
 
 
 def __dir__() -> list[str]:
@@ -51,7 +54,8 @@ def fit(
     model there, the optimum is on the edge and the point is left out. Intervals draw runs. Points read before a run's
     schedule has ended lie above what a run of that length would reach, and the bias grows with size: `checks` say so.
 
-    Raises ValueError with fewer than three curves of at least two checkpoints, or with no interior optimum.
+    Raises ValueError with fewer than three curves of at least two checkpoints, with no interior optimum, or where all
+    interior optima are of one size.
 
     References
     ----------
@@ -76,6 +80,15 @@ def fit(
         )
     rows = np.flatnonzero(picked >= 0)
     best = picked[rows]
+    if not _several(sizes[best]):
+        one = f"{numbers.count(float(np.exp(sizes[best[0]])))} parameters"
+        raise ValueError(
+            f"the envelope touches runs of one size only ({one}): what grows along it is that size's tokens alone, "
+            "which is no exponent. Add runs of other sizes, or longer ones, whose curves cross it"
+            if len(np.unique(best)) > 1
+            else f"the envelope touches one run only ({one}): what grows along it is this run's tokens alone, which is "
+            "no exponent. Add sizes between its neighbours, or longer runs, whose curves cross it"
+        )
     points = pd.DataFrame(
         {
             "flops": np.exp(log_flops[rows]), "params": np.exp(sizes[best]), "tokens": np.exp(tokens[best, rows]),
@@ -107,14 +120,14 @@ def _slopes(
         kept = np.zeros(len(sizes), dtype=bool)
         kept[generator.integers(len(sizes), size=len(sizes))] = True
         found = leaders.among(kept)
-        # Sizes that differ by rounding are one. Without any curve all comparisons are with NaN.
+        # Without any curve all comparisons are with NaN.
         own = sizes[found.curve]
-        inside = (own > found.smallest + 1e-9) & (own < found.largest - 1e-9)
+        inside = (own > found.smallest + SAME) & (own < found.largest - SAME)
         if hull:
             inside &= _on_hull(log_flops, found.loss)
         at = np.flatnonzero(inside)
         chosen = found.curve[at]
-        if len(np.unique(chosen)) < 2:
+        if not _several(sizes[chosen]):
             for slopes in drawn.values():
                 slopes.append(float("nan"))
             continue
@@ -123,6 +136,11 @@ def _slopes(
         for name, values in ends.items():
             drawn[name].append(float(x @ values / (x @ x)))
     return drawn
+
+
+def _several(sizes: Array) -> bool:
+    """Return whether ln sizes (m,) hold two; those that differ by rounding are one."""
+    return len(sizes) > 0 and bool(np.ptp(sizes) > SAME)
 
 
 def _curves(runs: Any, grid: int) -> tuple[Array, Array, Array, Array]:
@@ -156,7 +174,7 @@ def _picked(losses: Array, sizes: Array, hull: Array | None = None) -> NDArray[n
     best = order[ties.lowest_rows(losses[order])]  # of equal losses that of the smaller model
     smallest = np.where(there, sizes[:, None], np.inf).min(axis=0)
     largest = np.where(there, sizes[:, None], -np.inf).max(axis=0)
-    inside = (sizes[best] > smallest + 1e-9) & (sizes[best] < largest - 1e-9)
+    inside = (sizes[best] > smallest + SAME) & (sizes[best] < largest - SAME)
     if hull is not None:
         inside &= _on_hull(hull, losses.min(axis=0))
     return np.where(inside, best, -1)

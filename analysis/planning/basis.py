@@ -157,10 +157,7 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     frame, rows = runs.frame, runs.rows
     sized = rows.replaced(params=rows.column(size_column(FORMS[form])))
     price = cost(sized)
-    if form == "chinchilla":
-        law, found = _closed(rows, runs.resamples, runs.seed)
-    else:
-        law, found = _fitted(rows, form, price, further, resamples=runs.resamples, seed=runs.seed)
+    law, found = drawn(rows, form, price, further, resamples=runs.resamples, seed=runs.seed)
     others = _beside(runs, price, form)
     sizes = _range(sized.params)
     lacks = qualify.lacking(found, rows) or quickening(law, price, sizes, _range(rows.flops))
@@ -202,6 +199,15 @@ def _instead(runs: _Runs, form: str, lacks: str, others: Sequence[Beside]) -> Ba
         f"no law of these runs qualifies for a plan ({every}). Add runs, larger budgets first; strict=no plans with "
         f"form={form} anyway: an extrapolation, not a recommendation"
     )
+
+
+def drawn(
+    rows: Rows, form: str, price: Cost, further: Mapping[str, float], *, resamples: int, seed: int
+) -> tuple[Law, LawFit]:
+    """Return the law of these runs with its draws, and its fit; ValueError where they do not hold it."""
+    if form == "chinchilla":
+        return _closed(rows, resamples, seed)
+    return _fitted(rows, form, price, further, resamples=resamples, seed=seed)
 
 
 def _closed(rows: Rows, resamples: int, seed: int) -> tuple[Law, LawFit]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from analysis.inputs.dataset import Array, Rows
     from analysis.planning.candidates import Candidates
     from analysis.planning.posterior import Choice, Posterior
+    from analysis.values.blocks import Interval
 
 
 TELLS = 0.9
@@ -78,8 +79,10 @@ class Next(Preformatted):
     `print` shows it as `python -m analysis.next` does.
 
     `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
-    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words. `larger`
-    is the smallest single run that would narrow the forecast much, looked for where the proposed ones barely do.
+    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words. `without`
+    is the 95 % interval of the loss by resamples of the runs alone, as analysis.plan gives it for this budget (None
+    where it has none). `larger` is the smallest single run that would narrow the forecast much, looked for where the
+    proposed ones barely do.
     """
 
     runs: tuple[Proposed, ...]
@@ -96,6 +99,7 @@ class Next(Preformatted):
     done_ratios: tuple[float, float] = (math.nan, math.nan)
     loss_unit: str = "nats per token"
     larger: Larger | None = None
+    without: Interval | None = None
 
     @property
     def barely(self) -> bool:
@@ -159,7 +163,7 @@ def next_runs(
         budget.
     """
     from analysis.inputs.frame import used
-    from analysis.planning import posterior, priors
+    from analysis.planning import posterior, priors, without_prior
 
     if count < 1:
         raise ValueError(f"count={count}: the most runs to propose, 1 or more")
@@ -186,6 +190,7 @@ def next_runs(
         target_ratio=setting.target_tokens / setting.target_params,
         loss_unit=str(frame.loc[frame["used"], "loss_unit"].iloc[0]),
         done_ratios=(float((rows.tokens / rows.params).min()), float((rows.tokens / rows.params).max())),
+        without=without_prior.interval(rows, form, setting.target),
         larger=None
         if reached <= BARELY * math.sqrt(now)
         else larger(

@@ -36,6 +36,7 @@ def text(found: Next) -> str:
         f"{numbers.counted(found.basins, 'basin')})",
         f"then      {numbers.number(low_after, 4)} to {numbers.number(high_after, 4)} after the runs below",
         *([f"prior     {found.prior} (published laws; the runs add to it)"] if found.prior else []),
+        *([f"{'no prior' if found.prior else 'resampled':<10}{without_prior(found)}"] if found.without else []),
         *([f"barely    {barely(found)}"] if found.barely else []),
         "",
         f"  {'':>3} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'shape':>10} {'95 % after':>11} {'narrower by':>12}",
@@ -53,6 +54,14 @@ def text(found: Next) -> str:
     if found.simulation is not None:
         lines += ["", _simulation(found.simulation)]
     return "\n".join(lines).translate(numbers.ASCII)
+
+
+def without_prior(found: Next) -> str:
+    """Return the interval that fits and plans give for the same budget, and what it leaves out."""
+    assert found.without is not None, "it is said where there is one"
+    low, high = (numbers.number(end, 4) for end in found.without)
+    less = "without this prior and the form's own error" if found.prior else "without the form's own error"
+    return f"{low} to {high} by resamples of the runs alone, as analysis.fit and analysis.plan give it: {less}"
 
 
 def barely(found: Next) -> str:

@@ -163,11 +163,49 @@ def test_an_envelope_without_a_budget_inside_is_refused() -> None:
 
 
 def test_two_points_are_enough() -> None:
-    """Three curves that all end at the same two budgets: the middle one is the lowest at both."""
+    """Four curves that all end at the same two budgets: one of the middle sizes is the lowest at each."""
     runs = {
-        "run": np.repeat(["a", "b", "c"], 2), "params": np.repeat([1.0, 2.0, 4.0], 2),
-        "tokens": [6.0, 60, 3, 30, 2, 20], "flops": [10.0, 100.0] * 3, "loss": [3.0, 2.0, 1.0, 0.9, 3.0, 2.0],
+        "run": np.repeat(["a", "b", "c", "d"], 2), "params": np.repeat([1.0, 2.0, 4.0, 8.0], 2),
+        "tokens": [6.0, 60, 3, 30, 2, 20, 1, 10], "flops": [10.0, 100.0] * 4,
+        "loss": [3.0, 2.0, 1.0, 0.9, 1.1, 0.8, 3.0, 2.0],
     }  # fmt: skip
-    assert len(envelope.fit(runs, grid=2, resamples=0).points) == 2
+    found = envelope.fit(runs, grid=2, resamples=0)
+    np.testing.assert_allclose(found.points["params"], [2, 4])
+    assert found.exponents["params"].exponent == pytest.approx(np.log10(2))
     with pytest.raises(ValueError, match="no budget"):
-        envelope.fit(runs | {"loss": [3.0, 0.2, 1.0, 0.9, 3.0, 2.0]}, grid=2, resamples=0)
+        envelope.fit(runs | {"loss": [3.0, 0.2, 1.0, 0.9, 1.1, 0.8, 3.0, 2.0]}, grid=2, resamples=0)
+
+
+def crossing(lowest: tuple[tuple[str, float], ...]) -> dict[str, Any]:
+    """Return three to five curves of four checkpoints, each as its run, its size and a constant loss."""
+    at = np.geomspace(1e18, 1e21, 4)
+    columns: dict[str, list[Any]] = {"run": [], "params": [], "tokens": [], "flops": [], "loss": []}
+    sizes = {"small": 1e8, "middle": 2e8, "same": 2e8, "other": 3e8, "large": 1e9}
+    for run, loss in lowest:
+        columns["run"] += [run] * 4
+        columns["params"] += [sizes[run]] * 4
+        columns["tokens"] += (at / 6 / sizes[run]).tolist()
+        columns["flops"] += at.tolist()
+        columns["loss"] += [loss - 0.01 * i for i in range(4)]
+    return columns
+
+
+def test_an_envelope_along_one_run_has_no_exponent() -> None:
+    """N* would be constant, with exponent 0, and D* grow as C: that is one run, and says nothing of sizes."""
+    alone = crossing((("small", 3.5), ("middle", 3.0), ("large", 3.5)))
+    with pytest.raises(ValueError, match=r"the envelope touches one run only \(200M parameters\).* no exponent"):
+        envelope.fit(alone, grid=50, resamples=0)
+    repeated = crossing((("small", 3.5), ("middle", 3.0), ("same", 2.995), ("large", 3.5)))
+    repeated["loss"][4] = 2.9  # the repeat leads but at the first budgets
+    with pytest.raises(ValueError, match=r"the envelope touches runs of one size only \(200M parameters\)"):
+        envelope.fit(repeated, grid=50, resamples=0)
+    two = crossing((("small", 3.5), ("middle", 3.0), ("other", 2.995), ("large", 3.5)))
+    two["loss"][4] = 2.9
+    assert envelope.fit(two, grid=50, resamples=0).exponents["params"].exponent > 0.02
+
+
+def test_draws_along_one_size_have_no_exponent_either() -> None:
+    runs = crossing((("small", 3.5), ("middle", 3.0), ("same", 2.995), ("large", 3.5)))
+    runs["loss"][4] = 2.9
+    drawn = envelope._slopes(*envelope._curves(runs, 50), resamples=40, seed=0, hull=False)
+    assert np.isnan(drawn["params"]).all() and np.isnan(drawn["tokens"]).all()

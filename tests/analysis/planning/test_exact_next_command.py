@@ -44,6 +44,37 @@ def test_a_proposal_word_for_word() -> None:
     assert text(replace(FOUND, simulation=SHARE)).startswith(f"{SAID}\n\nsimulated: ")
 
 
+def test_the_interval_that_fits_and_plans_give_stands_beside_that_of_the_prior() -> None:
+    """Both are seen for one budget: the line says why they differ; a law without a prior has a line of its own."""
+    lines = text(replace(FOUND, without=(2.4123, 2.5877))).splitlines()
+    assert lines[3].startswith("prior     alpha 0.34")
+    assert lines[4] == (
+        "no prior  2.412 to 2.588 by resamples of the runs alone, as analysis.fit and analysis.plan give it: without "
+        "this prior and the form's own error"
+    )
+    free = text(replace(FOUND, without=(2.4123, 2.5877), prior="")).splitlines()[3]
+    assert free.startswith("resampled 2.412 to 2.588 by") and free.endswith("give it: without the form's own error")
+
+
+@pytest.mark.parametrize("form", ["chinchilla", "chinchilla_tied"])
+def test_the_interval_without_the_prior_is_that_of_the_plan(form: str) -> None:
+    """To the last digit, or "next" and "plan" would contradict each other; too few runs for the law have none."""
+    frame = from_csv(Path("docs/example-runs.csv"))
+    found = next_runs(frame, target=1e22, count=1, form=form)
+    planned = sa.plan(frame, 1e22, form=form, strict=False, beside=()).options[0]
+    assert found.without is not None
+    assert found.without == planned.intervals["loss"]
+    assert found.loss == pytest.approx(planned.loss, rel=1e-3)
+
+
+def test_runs_that_the_law_is_too_much_for_have_no_interval_without_a_prior() -> None:
+    frame = from_csv(Path("docs/example-runs.csv"))
+    few = frame.iloc[[0, 1, 2, 6]].assign(used=True)
+    found = next_runs(few, count=1)
+    assert found.without is None
+    assert "no prior" not in text(found)
+
+
 def test_runs_that_barely_narrow_the_forecast_come_with_what_would() -> None:
     """At 2.5 the half widths are 2.5 sinh(1.96 sd): 0.098 of sd 0.02, 0.0882 of 0.018, 0.0490 of 0.01."""
     little = replace(FOUND, sd_after=0.018)
