@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,40 +126,41 @@ def _load(path: Path, name: str, text: frozenset[str], decimal: str) -> pd.DataF
     if name.endswith(".jsonl"):
         return pd.read_json(path, lines=True, dtype=False)
     encoding, skipped, marked = _start(path, name)
+    how: dict[str, Any] = {"encoding": encoding, "skipinitialspace": True, "skiprows": skipped}
+    names, separator = _header(path, "\t" if ".tsv" in name else ",", how)
+    if marked:
+        names[0] = names[0].lstrip("# ")
+    _each_once(names, path)  # pandas would number them, and the first one would be taken
 
-    def parsed(sep: str, cells: type | None = None, rows: int | None = None) -> pd.DataFrame:
-        how: dict[str, Any] = {
-            "sep": sep, "encoding": encoding, "skipinitialspace": True, "skiprows": skipped, "nrows": rows,
-        }  # fmt: skip
-        names: list[str] = list(pd.read_csv(path, **{**how, "nrows": 0}).columns)
-        how["dtype"] = cells or {column: str for column in names if cased(column) in text}
-        found: pd.DataFrame = pd.read_csv(path, **(how if sep == r"\s+" else {**how, "low_memory": False}))
+    def parsed(cells: type | None) -> pd.DataFrame:
+        kinds = cells or {column: str for column in names if cased(column) in text}
+        more = {} if separator == r"\s+" else {"low_memory": False}
+        found: pd.DataFrame = pd.read_csv(path, sep=separator, names=names, header=0, dtype=kinds, **how, **more)
         return _without_row_names(found)
 
-    table, separator = _separated(parsed, "\t" if ".tsv" in name else ",")
-    header = pd.read_csv(path, sep=separator, encoding=encoding, skipinitialspace=True, skiprows=skipped, nrows=1,
-                         header=None, dtype=str)  # fmt: skip
-    _each_once(header.iloc[0].dropna(), path)  # pandas would number them, and the first one would be taken
+    table = parsed(None)
     if decimal == "auto" and separator == ";" and any(_decimal_comma(table[column]) for column in table.columns):
         decimal = "comma"
     if decimal != "auto":
-        table = parsed(separator, str)
+        table = parsed(str)
         for column in table.columns:
             if cased(column) not in text:
                 table[column] = _numbers(table[column], decimal)
-    if marked:
-        table = table.rename(columns={table.columns[0]: str(table.columns[0]).lstrip("# ")})
     return table
 
 
-def _separated(parsed: Callable[..., pd.DataFrame], separator: str) -> tuple[pd.DataFrame, str]:
-    """Return the table and the sign that separates its columns: the one expected, else the one its header holds."""
-    names = parsed(separator, rows=0).columns  # a decimal comma would break the rows below
-    header = str(names[0])
-    if len(names) == 1:
-        other = next((sign for sign in (";", "\t", ",", "|") if sign in header), r"\s+" if " " in header else separator)
-        return parsed(other), other
-    return parsed(separator), separator
+def _header(path: Path, separator: str, how: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Return the names of the columns, and the sign that separates them: the one expected, else one that is there."""
+
+    def cells(sep: str) -> list[str]:
+        line = pd.read_csv(path, sep=sep, header=None, nrows=1, dtype=str, keep_default_na=False, **how).iloc[0]
+        return [str(cell) if str(cell).strip() else f"Unnamed: {i}" for i, cell in enumerate(line)]
+
+    names = cells(separator)
+    if len(names) > 1:
+        return names, separator
+    other = next((sign for sign in (";", "\t", ",", "|") if sign in names[0]), r"\s+" if " " in names[0] else separator)
+    return cells(other), other
 
 
 def _without_row_names(table: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -284,3 +285,20 @@ def test_two_columns_of_one_name_are_refused_and_none_is_chosen(tmp_path: Path, 
     )
     with pytest.raises(ValueError, match=r"a\.parquet has 2 columns 'loss': rename or remove all but one of them"):
         from_csv(tmp_path / "a.parquet")
+
+
+def test_a_header_is_read_once_and_the_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large table of another separator costs no further pass; a decimal comma alone is read again, as text."""
+    asked: list[Any] = []
+    read_csv = pd.read_csv
+
+    def counted(*given: Any, **options: Any) -> Any:
+        asked.append(options.get("nrows"))
+        return read_csv(*given, **options)
+
+    monkeypatch.setattr(pd, "read_csv", counted)
+    for text, calls in (("a,b\n1,2\n", [1, None]), ("a;b\n1;2\n", [1, 1, None]), ("a;b\n1,5;2\n", [1, 1, None, None])):
+        (tmp_path / "t.csv").write_text(text)
+        tables.read(tmp_path / "t.csv")
+        assert asked == calls
+        asked.clear()
