@@ -46,6 +46,8 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 FRACTIONS = ("loss", "error", "bits_per_byte", "lr")
 """Quantities in which a comma before three digits is no sign of thousands."""
+REPEATS = ("seed", "repeat", "replicate", "trial", "run", "fold", "row", "index", "id")
+"""Words in the names of number columns that tell repeats apart, not settings."""
 SHOWN = 30
 _PAIRS = re.compile(r",(?=[^,:]+:)")
 
@@ -193,6 +195,8 @@ def missing(table: pd.DataFrame, names: Sequence[str], path: Path) -> str:
         near += [c for c in table.columns if (name if name == "loss" else name.rstrip("s")) in plain(c)]
         near += difflib.get_close_matches(name, list(table.columns), n=1, cutoff=0.8)
         usable = [c for c in near if pd.api.types.is_numeric_dtype(table[c])]
+        if name == "params":
+            usable.sort(key=lambda column: _off_6nd(table, column))
         proposal.append((name, usable[0] if usable else "COLUMN"))
     computed = [name for name, column in proposal if column == "COLUMN" and name in ("params", "tokens", "flops")]
     if len(computed) == 1 and "flops" in computed and len(proposal) > 1:
@@ -207,19 +211,59 @@ def missing(table: pd.DataFrame, names: Sequence[str], path: Path) -> str:
     return f"{path} has {which}; map with {guess}{quoted}{hint}. It has {held}"
 
 
+def _off_6nd(table: pd.DataFrame, column: str) -> float:
+    """Return how far 6 N D with a column as N lies from the FLOPs, as a factor's log to one digit; 0 without these.
+
+    Of total and active parameters of sparse models it is the active ones that compute goes by.
+    """
+    if not all(name in table and pd.api.types.is_numeric_dtype(table[name]) for name in ("tokens", "flops")):
+        return 0.0
+    with np.errstate(all="ignore"):
+        ratio = table["flops"] / (6.0 * table[column] * table["tokens"])
+        off = float(np.abs(np.log(ratio.where(ratio > 0))).median())
+    return round(off, 1) if np.isfinite(off) else 1e9
+
+
 def settings(table: pd.DataFrame, taken: Sequence[str]) -> dict[str, list[str]]:
-    """Return text columns with 2 to 12 values that no name of ours covers: settings that a fit would mix."""
+    """Return columns with 2 to 12 values that no name of ours covers: settings that a fit would mix.
+
+    Text is one; numbers are where they differ between rows of equal params and tokens, as a number of experts does,
+    and a seed may.
+    """
     found = {}
     for name in table.columns:
         column = table[name]
-        if name in taken or pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
+        if name in taken or pd.api.types.is_bool_dtype(column):
             continue
-        values = sorted({str(v) for v in column.dropna()})
-        if "params" in table and bool((table.groupby(column)["params"].nunique() <= 1).all()):
+        values = [str(value) for value in sorted(column.dropna().unique(), key=_order)]
+        if not 2 <= len(values) <= 12 or len(values) * 2 > len(table):
+            continue
+        if pd.api.types.is_numeric_dtype(column):
+            if _of_repeats(str(name)) or not _crossed(table, str(name)):
+                continue
+            values = [value.removesuffix(".0") for value in values]
+        elif "params" in table and bool((table.groupby(column)["params"].nunique() <= 1).all()):
             continue  # a name for the size
-        if 2 <= len(values) <= 12 and len(values) * 2 <= len(table):
-            found[str(name)] = values
+        found[str(name)] = values
     return found
+
+
+def _order(value: object) -> tuple[float, str]:
+    """Return what sorts cells: numbers by their size, then text."""
+    return (float(value), "") if isinstance(value, (int, float, np.number)) else (float("inf"), str(value))
+
+
+def _of_repeats(name: str) -> bool:
+    """Return whether a column numbers repeats of a setting, which are fitted together on purpose."""
+    return any(word.rstrip("0123456789") in REPEATS for word in re.split(r"[^a-z0-9]+", name.lower()))
+
+
+def _crossed(table: pd.DataFrame, name: str) -> bool:
+    """Return whether several rows of equal params and tokens differ in a column: sizes do not decide it."""
+    if not {"params", "tokens"} <= set(table.columns):
+        return False
+    each = table.groupby(["params", "tokens"], dropna=True)[name].nunique()
+    return bool((each > 1).sum() >= 2)
 
 
 def plain(name: str) -> str:

@@ -134,7 +134,7 @@ def _load(path: Path, name: str, text: frozenset[str], decimal: str) -> pd.DataF
 
     def parsed(cells: type | None) -> pd.DataFrame:
         kinds = cells or {column: str for column in names if cased(column) in text}
-        more = {} if separator == r"\s+" else {"low_memory": False}
+        more: dict[str, Any] = {} if separator == r"\s+" else {"low_memory": False}
         found: pd.DataFrame = pd.read_csv(path, sep=separator, names=names, header=0, dtype=kinds, **how, **more)
         return _without_row_names(found)
 

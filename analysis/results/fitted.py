@@ -21,7 +21,7 @@ def fitted(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Fit, Parts | 
     """Return what fit.json holds, and the parts of the fit, of which other budgets can be asked.
 
     `asked` has every option of `python -m analysis.fit`. There are no parts where one law is all there is: of sweeps,
-    of learning curves or of other columns than N, D and C.
+    of learning curves, of another quantity than the loss, or of other columns than N, D and C.
     """
     from analysis.inputs.frame import used
     from analysis.inputs.large import refuse_fitted, threads
@@ -39,6 +39,8 @@ def fitted(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Fit, Parts | 
         return law_only(frame, asked), None
     refuse_fitted(frame, int(asked.get("thin") or 1))
     rows = used(frame)
+    if FORMS[asked["form"]].target != "loss":  # a backtest would hold its predictions against losses
+        return law_only(frame, asked), None
     parts = Parts(frame, rows, asked)
     return parts.result(), parts
 

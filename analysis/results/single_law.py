@@ -20,8 +20,14 @@ if TYPE_CHECKING:
     from analysis.approaches.curves import Score
 
 
+def _target(asked: Mapping[str, Any]) -> str:
+    from analysis.laws.registry import CURVES, FORMS
+
+    return "loss" if asked["form"] == CURVES else FORMS[asked["form"]].target
+
+
 def law_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
-    """Return the fit of a law that does not read params, tokens and flops: no valleys, no recommendation."""
+    """Return the fit of a law that does not read params, tokens and flops, or gives no loss: nothing is recommended."""
     from analysis.inputs.large import refuse_fitted
 
     refuse_fitted(frame, int(asked.get("thin") or 1))
@@ -97,6 +103,8 @@ def _alone(
         why = "learning curves were fitted, not final losses"
     elif "optima" in extra:
         why = "a law of the settings was fitted, not of the loss"
+    elif (target := _target(asked)) != "loss":
+        why = f"a law of {target} was fitted, not of the loss; form=chinchilla fits that"
     none = {"loss_function": "", "status": "not possible", "reason": why}
     shared = {f.name: getattr(block, f.name) for f in dataclasses.fields(Block)}
     surface = Block(form="E + A/N^alpha + B/D^beta", approach="surface", **none)  # type: ignore[arg-type]
@@ -104,7 +112,7 @@ def _alone(
     front = Frontier(form="", approach="frontier", **none)  # type: ignore[arg-type]
     used = int(frame["used"].sum())
     return Fit(
-        **{**shared, "checks": once((*setting_checks(frame), *block.checks)), "rows_dropped": left},
+        **{**shared, "checks": once((*setting_checks(frame, asked["form"]), *block.checks)), "rows_dropped": left},
         study=study_name(asked, frame),
         source=str(asked.get("runs") or "a frame"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),

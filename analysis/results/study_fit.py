@@ -76,7 +76,7 @@ class Parts:
         at_data = (
             *suspects.findings(rows, kinds.loss),
             *findings.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting),
-            *setting_checks(frame),
+            *setting_checks(frame, asked["form"]),
         )
         law, extra, envelope = self.other, self.extra, self.envelope
         valleys = dataclasses.replace(self.valleys.block, rows_dropped=outside(rows, self.valleys.block))
@@ -286,10 +286,18 @@ def once(checks: Sequence[Check]) -> tuple[Check, ...]:
     return tuple({(check.code, check.message): check for check in reversed(checks)}.values())[::-1]
 
 
-def setting_checks(frame: pd.DataFrame) -> list[Check]:
-    """Return what was done to the rows, and a finding for every text column whose values are fitted together."""
+def setting_checks(frame: pd.DataFrame, form: str) -> list[Check]:
+    """Return what was done to the rows, and a finding for every setting whose values are fitted together.
+
+    What the law `form` reads is no such setting.
+    """
+    from analysis.laws.registry import CURVES, FORMS
+
+    read = () if form == CURVES else FORMS[form].inputs
     found: list[Check] = list(frame.attrs.get("checks", ()))
     for name, values in frame.attrs.get("settings", {}).items():
+        if name in read:
+            continue
         text = f"{name} has {len(values)} values ({', '.join(values[:6])}), which are fitted together"
         found.append(finding("mixed_settings", text, f"where={name}:{values[0]} keeps one of them"))
     return found

@@ -45,7 +45,7 @@ FINDINGS: Mapping[str, Finding] = {
     "mid_schedule": Finding("losses were taken before the learning-rate schedule ended"),
     "constant_rate": Finding("runs ended at a constant learning rate, as trunks do, and are not used", "note"),
     "mid_schedule_corrected": Finding("losses within the schedule were corrected to its end (`mid_schedule=correct`)"),
-    "mixed_settings": Finding("rows with different values of a text column are fitted together"),
+    "mixed_settings": Finding("rows with different values of another column are fitted together"),
     "flops_not_6nd": Finding("FLOPs differ from 6 N D", in_plan=True, of_study=True),
     "not_isoflop": Finding("no budget has three runs", "note"),
     "many_epochs": Finding("tokens are repeated more than 4 times"),

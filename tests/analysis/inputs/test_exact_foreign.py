@@ -67,8 +67,45 @@ def test_a_name_of_the_size_is_no_setting() -> None:
     assert foreign.settings(table.assign(params=[1.0, 3.0, 2.0, 2.0]), ()) == {"name": ["m", "s"]}
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "found"),
+    [
+        ("experts", [1, 4] * 4, ["1", "4"]),
+        ("experts", [1.0, 16.0] * 4, ["1", "16"]),
+        ("dropout", [0.5, 0.1] * 4, ["0.1", "0.5"]),
+        ("hidden_size", [64, 128] * 4, ["64", "128"]),
+        ("seed", [1, 2] * 4, None),
+        ("Init Seed", [1, 2] * 4, None),
+        ("run_id", [1, 2] * 4, None),
+        ("seed2", [1, 2] * 4, None),
+        ("experts", [1, 1, 4, 4] * 2, None),
+        ("experts", [1, 4, 1, 1, 4, 4, 1, 1], None),
+        ("experts", [1, 4, 1, 4, 4, 4, 1, 1], ["1", "4"]),
+        ("experts", [float("nan"), 4.0] * 4, None),
+        ("runtime", [1.5, 1.7, 2.5, 2.7, 3.5, 3.7, 4.5, 4.7], None),
+    ],
+)
+def test_numbers_that_rows_of_equal_size_and_tokens_differ_in_are_settings(
+    name: str, values: list[float], found: list[str] | None
+) -> None:
+    """A seed, a measurement, and what goes with the size are none; one cell of two values may be a slip."""
+    table = pd.DataFrame({name: values, "params": [1.0, 1.0, 2.0, 2.0] * 2, "tokens": [5.0] * 4 + [6.0] * 4})
+    assert foreign.settings(table, ()) == ({} if found is None else {name: found})
+    assert foreign.settings(table.drop(columns="tokens"), ()) == {}
+
+
 def test_cells_are_compared_as_text_as_numbers_or_as_yes_and_no() -> None:
     assert foreign._equal(pd.Series(["1.0", "1", "2", "x"]), "1").tolist() == [True, True, False, False]
     assert foreign._equal(pd.Series([0.5, 1.0]), "1e0").tolist() == [False, True]
     assert foreign._equal(pd.Series(["a ", "b"]), "a").tolist() == [True, False]
     assert foreign._equal(pd.Series(["True", "false"]), "1").tolist() == [True, False]
+
+
+def test_of_two_counts_of_parameters_the_one_that_compute_goes_by_is_proposed() -> None:
+    """FLOPs are 6 x active x tokens; without tokens or FLOPs the first one stands."""
+    table = pd.DataFrame({"total_params": [4e8, 8e8], "active_params": [1e8, 2e8], "tokens": [1e9, 1e9]})
+    table["flops"] = 6 * table["active_params"] * table["tokens"]
+    assert "columns=params:active_params;" in foreign.missing(table, ["params"], PATH)
+    assert "columns=params:total_params;" in foreign.missing(table.drop(columns="flops"), ["params"], PATH)
+    table["total_params"] = table["active_params"] * 1.02
+    assert "columns=params:total_params;" in foreign.missing(table, ["params"], PATH), "both are as near"

@@ -152,3 +152,29 @@ def test_a_loss_that_never_changes_is_refused(tmp_path: Path, capsys: pytest.Cap
     grid().assign(loss=3.0).to_csv(tmp_path / "t.csv", index=False)
     assert fit_command([f"runs={tmp_path / 't.csv'}", *QUICK]) == 2
     assert "every row has the same loss, 3" in capsys.readouterr().err
+
+
+def test_experts_in_a_column_of_their_own_are_no_repeats(tmp_path: Path) -> None:
+    """What they differ by is no noise of seeds; a law that reads their number is asked to fit them together."""
+    table = pd.concat([grid().assign(experts=e, loss=grid()["loss"] * e**-0.02) for e in (1, 4, 16)])
+    found = fitted(tmp_path, table, "resamples=0")
+    said = [check["message"] for check in found["checks"] if check["code"] == "mixed_settings"]
+    assert said == ["experts has 3 values (1, 4, 16), which are fitted together"]
+    assert "seed_noise" not in codes(found)
+    table["params_active"] = table["params"]
+    assert "mixed_settings" not in codes(fitted(tmp_path, table, "resamples=0", "form=moe"))
+
+
+def test_a_law_of_task_errors_is_not_judged_by_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where sizes, tokens and FLOPs are there too, held-out errors stood against losses, and errors had their unit."""
+    table = grid()
+    table["error"] = 0.75 - 2.5 * np.exp(-1.0 * table["loss"])
+    found = fitted(tmp_path, table, "form=downstream", "resamples=0", "loss=squared")
+    assert found["params"] == pytest.approx({"eps": 0.75, "k": 2.5, "gamma": 1.0}, rel=1e-3)
+    assert (found["backtest"], found["recommendation"]) == (None, None)
+    assert not {"backtest_error", "backtest_bias"} & codes(found)
+    reason = "a law of error was fitted, not of the loss; form=chinchilla fits that"
+    assert found["fits"]["surface"]["reason"] == reason
+    printed = capsys.readouterr().out
+    assert "error = 0.750 - 2.50 exp(-1.00 L)" in printed
+    assert "nats" not in printed and "backtest" not in printed
