@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.diagnostics import at_rows
 from analysis.diagnostics.backtest import DRIFT, FEWEST_RUNS, rolling
 from analysis.estimation import objectives
 from analysis.laws.registry import FORMS
@@ -144,7 +145,10 @@ def act(options: Mapping[str, Any]) -> int:
 
     name = resolve(options["form"])
     asked = {key: options[key] for key in ("delta", "fix", "tie")}
-    cuts = _cuts(load.load(options), f"runs={options['runs']}", name, int(options["cuts"]), **asked)
+    frame = load.load(options)
+    cuts = _cuts(frame, f"runs={options['runs']}", name, int(options["cuts"]), **asked)
+    for check in at_rows.findings(frame, name):
+        terminal.show(str(check))
     terminal.show(f"{FORMS[name].text}\n\n{text(cuts)}")
     if options["out"]:
         path = Path(options["out"]) / "backtest.json"

@@ -150,7 +150,7 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     """Return the basis that rests on one law, or on what takes its place."""
     from analysis.approaches.cost import cost
     from analysis.approaches.loss_laws import size_column
-    from analysis.diagnostics import qualify
+    from analysis.diagnostics import at_rows, qualify
     from analysis.laws.registry import FORMS
     from analysis.planning.beyond import quickening
 
@@ -166,7 +166,8 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     unknown = [n for n, verdict in found.identified.items() if not verdict.identified]
     notes = [f"no advice: {form} does not qualify for a plan: {lacks}"] if lacks else []
     notes += [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
-    notes += [f"{check.message} ({check.advice})" for check in found.check() if FINDINGS[check.code].in_plan]
+    checks = (*at_rows.findings(frame, form), *(c for c in found.check() if FINDINGS[c.code].in_plan))
+    notes += [f"{check.message} ({check.advice})" for check in checks]
     first = frame[frame["used"]].iloc[0]
     kinds = {"params": first["params_kind"], "flops": first["flop_rule"], "loss": first["loss_unit"]}
     point = {str(name): float(value) for name, value in found.params.items()}

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from analysis.inputs.dataset import Array, Rows
     from analysis.planning.candidates import Candidates
     from analysis.planning.posterior import Choice, Posterior
-    from analysis.values.blocks import Interval
+    from analysis.values.blocks import Check, Interval
 
 
+ONE_RATIO = 2.0
+"""Runs whose tokens per parameter lie within this factor do not tell the terms of N and D apart."""
 TELLS = 0.9
 """A grid tells something where it narrows the forecast to this share of what it is now, or less."""
 
@@ -79,10 +81,11 @@ class Next(Preformatted):
     `print` shows it as `python -m analysis.next` does.
 
     `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
-    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words. `without`
+    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words. Intervals
+    lie around `expected`, as the sd does: around the law of a few runs they would miss the truth. `without`
     is the 95 % interval of the loss by resamples of the runs alone, as analysis.plan gives it for this budget (None
     where it has none). `larger` is the smallest single run that would narrow the forecast much, looked for where the
-    proposed ones barely do.
+    proposed ones barely do; `checks` are findings about the rows.
     """
 
     runs: tuple[Proposed, ...]
@@ -100,15 +103,25 @@ class Next(Preformatted):
     loss_unit: str = "nats per token"
     larger: Larger | None = None
     without: Interval | None = None
+    checks: tuple[Check, ...] = ()
 
     @property
     def barely(self) -> bool:
         """Whether the proposed runs leave the interval about as wide as it is."""
         return bool(self.runs) and self.sd_after > BARELY * self.sd_now
 
+    @property
+    def middle(self) -> float:
+        """The loss that intervals lie around: that of the forecast, where there is one."""
+        return self.expected if math.isfinite(self.expected) else self.loss
+
+    def between(self, sd: float) -> tuple[float, float]:
+        """Return the 95 % interval of the loss for this sd of ln loss."""
+        return self.middle * math.exp(-1.96 * sd), self.middle * math.exp(1.96 * sd)
+
     def half_width(self, sd: float) -> float:
         """Return half the width of the 95 % interval of the loss, in its unit, for this sd of ln loss."""
-        return self.loss * math.sinh(1.96 * sd)
+        return self.middle * math.sinh(1.96 * sd)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -162,6 +175,7 @@ def next_runs(
         The target is not beyond the runs, there are too few of them, all have one loss, or no candidate fits into the
         budget.
     """
+    from analysis.diagnostics import at_rows
     from analysis.inputs.frame import used
     from analysis.planning import posterior, priors, without_prior
 
@@ -190,6 +204,7 @@ def next_runs(
         target_ratio=setting.target_tokens / setting.target_params,
         loss_unit=str(frame.loc[frame["used"], "loss_unit"].iloc[0]),
         done_ratios=(float((rows.tokens / rows.params).min()), float((rows.tokens / rows.params).max())),
+        checks=at_rows.findings(frame, form),
         without=without_prior.interval(rows, form, setting.target),
         larger=None
         if reached <= BARELY * math.sqrt(now)
@@ -209,7 +224,7 @@ def _offered(frame: pd.DataFrame, setting: Setting, level: float) -> Candidates:
 
     from analysis.planning import candidates
 
-    best = _best(setting.law, setting.price, level, setting.sizes)
+    best = _best(setting.law, setting.price, level, setting.sizes, setting.own_ratio)
     sizes = candidates.family(frame, setting.params_kind, best * candidates.FACTOR)
     return candidates.cross(sizes, setting.price, np.array([level]), np.array([best]), setting.ratios)
 
@@ -242,7 +257,8 @@ def np_exp(value: float) -> float:
 class Setting:
     """What is asked: the posterior, candidates, places of the target (k, t), and the grid that a study would run.
 
-    `law`, `price`, `sizes` (least and most parameters run), `params_kind` and `ratios` make further candidates.
+    `law`, `price`, `sizes` (least and most parameters run), `params_kind`, `ratios` and `own_ratio` (tokens per
+    parameter of runs that cannot tell the best size) make further candidates.
     """
 
     posterior: Posterior
@@ -259,6 +275,7 @@ class Setting:
     sizes: tuple[float, float]
     params_kind: str
     ratios: tuple[float, float]
+    own_ratio: float | None = None
 
 
 def _setting(
@@ -292,8 +309,9 @@ def _setting(
             f"({numbers.scientific(low, 3)}): give a larger budget= or largest="
         )
     levels = np.geomspace(min(low, largest / 2), largest, candidates.LEVELS)
-    best = np.array([_best(on, price, float(level), sizes) for level in levels])
-    middle = _best(on, price, target, sizes)
+    own = _own_ratio(rows, len(law.names))
+    best = np.array([_best(on, price, float(level), sizes, own) for level in levels])
+    middle = _best(on, price, target, sizes, own)
     around = middle * np.array([1.0, 0.5, 2.0])
     tokens = target / np.exp(price.log_per_token(np.log(around))[0])
     kind = str(frame.loc[frame["used"], "params_kind"].iloc[0])
@@ -307,12 +325,12 @@ def _setting(
             "largest=, budget= or ratios="
         )
     four = np.geomspace(max(low, largest / 300), largest, 5)
-    middles = np.array([_best(on, price, float(level), sizes) for level in four])
+    middles = np.array([_best(on, price, float(level), sizes, own) for level in four])
     grid = candidates.grid(offered, price, four, middles, limits if ratios is None else candidates.ratios(frame))
     loss = _loss(on, price, target, middle)
     return Setting(
         found, problem, every, grid, found.to_logs((around, tokens)), target, middle, float(tokens[0]), loss,
-        on, price, sizes, kind, limits,
+        on, price, sizes, kind, limits, own,
     )  # fmt: skip
 
 
@@ -324,14 +342,26 @@ def _loss(on: Law, price: Any, budget: float, size: float) -> float:
     return float(on.loss(at, math.log(budget) - price.log_per_token(at)[0])[0])
 
 
-def _best(on: Law, price: Any, budget: float, sizes: tuple[float, float]) -> float:
-    """Return the law's best size of a budget; where it has none, that of 20 tokens per parameter."""
+def _own_ratio(rows: Rows, constants: int) -> float | None:
+    """Return the runs' tokens per parameter where they cannot tell the best size: too few, or all at one ratio."""
+    import numpy as np
+
+    ratio = rows.tokens / rows.params
+    if len(rows) > constants and float(ratio.max() / ratio.min()) > ONE_RATIO:
+        return None
+    return float(np.median(ratio))
+
+
+def _best(on: Law, price: Any, budget: float, sizes: tuple[float, float], own: float | None = None) -> float:
+    """Return the law's best size of a budget; where it has none, that of 20 tokens per parameter, or of the `own`."""
     import numpy as np
 
     from analysis.approaches import optimum
 
+    rule = math.sqrt(budget / 6.0 / (own or 20.0))
+    if own is not None:
+        return rule
     found = float(np.exp(optimum.training_only(on, price, budget, sizes).log_params[0]))
-    rule = math.sqrt(budget / 120.0)
     return found if math.isfinite(found) and rule / 30 < found < rule * 30 else rule
 
 

@@ -27,13 +27,13 @@ def line(found: Next) -> str:
 
 def text(found: Next) -> str:
     """Return the proposal as lines for a terminal."""
-    low, high = (found.loss * math.exp(s * 1.96 * found.sd_now) for s in (-1, 1))
-    low_after, high_after = (found.loss * math.exp(s * 1.96 * found.sd_after) for s in (-1, 1))
+    (low, high), (low_after, high_after) = found.between(found.sd_now), found.between(found.sd_after)
     lines = [
+        *(str(check) for check in found.checks),
         f"target    {numbers.flops(found.target)}, {numbers.count(found.target_params)} parameters: loss "
-        f"{numbers.number(found.loss, 4)} {found.loss_unit}",
-        f"now       {numbers.number(low, 4)} to {numbers.number(high, 4)} (95 %, "
-        f"{numbers.counted(found.basins, 'basin')})",
+        f"{numbers.number(found.loss, 4)} {found.loss_unit} by the law through the runs",
+        f"now       {numbers.number(low, 4)} to {numbers.number(high, 4)} (95 %, around the forecast "
+        f"{numbers.number(found.middle, 4)}; {numbers.counted(found.basins, 'basin')})",
         f"then      {numbers.number(low_after, 4)} to {numbers.number(high_after, 4)} after the runs below",
         *([f"prior     {found.prior} (published laws; the runs add to it)"] if found.prior else []),
         *([f"{'no prior' if found.prior else 'resampled':<10}{without_prior(found)}"] if found.without else []),

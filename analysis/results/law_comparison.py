@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.diagnostics import at_rows
 from analysis.estimation.losses import LOSSES
 from analysis.results import load
 from analysis.text import commandline, numbers, terminal
@@ -124,6 +125,8 @@ def act(options: Mapping[str, Any]) -> int:
     table = compare(
         frame, names, loss=options["loss"], resamples=options["resamples"], seed=options["seed"]
     )  # fmt: skip
+    for check in at_rows.findings(frame, str(table.index[0])):
+        terminal.show(str(check))
     terminal.show(text(table))
     if options["out"]:
         path = Path(options["out"]) / "compare.json"

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from analysis.approaches import parametric
-from analysis.results.study_fit import criterion, dropped, kinds_of, once, record_of, setting_checks, study_name
+from analysis.diagnostics import at_rows
+from analysis.results.study_fit import criterion, dropped, kinds_of, once, record_of, study_name
 from analysis.values.blocks import Block, Fits, Frontier, Valleys
 from analysis.values.findings import FINDINGS
 from analysis.values.json_values import to_json
@@ -112,7 +113,7 @@ def _alone(
     front = Frontier(form="", approach="frontier", **none)  # type: ignore[arg-type]
     used = int(frame["used"].sum())
     return Fit(
-        **{**shared, "checks": once((*setting_checks(frame, asked["form"]), *block.checks)), "rows_dropped": left},
+        **{**shared, "checks": once((*at_rows.settings(frame, asked["form"]), *block.checks)), "rows_dropped": left},
         study=study_name(asked, frame),
         source=str(asked.get("runs") or "a frame"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -13,7 +13,7 @@ from analysis.estimation import objectives
 from analysis.results.fit_keys import APPROACHES
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Dropped, Fits, Interval, Kinds, PowerLaw, Valleys
-from analysis.values.findings import FINDINGS, finding
+from analysis.values.findings import FINDINGS
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Cloud, Fit, Proposal, Recommendation, Runs
 
@@ -65,7 +65,7 @@ class Parts:
     def result(self) -> Fit:
         """Return everything as what fit.json holds."""
         from analysis.approaches import frontier
-        from analysis.diagnostics import findings, suspects
+        from analysis.diagnostics import at_rows, findings, suspects
         from analysis.inference import resampling
         from analysis.inference.summary import versions
         from analysis.inputs import large
@@ -76,7 +76,7 @@ class Parts:
         at_data = (
             *suspects.findings(rows, kinds.loss),
             *findings.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting),
-            *setting_checks(frame, asked["form"]),
+            *at_rows.settings(frame, asked["form"]),
         )
         law, extra, envelope = self.other, self.extra, self.envelope
         valleys = dataclasses.replace(self.valleys.block, rows_dropped=outside(rows, self.valleys.block))
@@ -284,23 +284,6 @@ def held(asked: Mapping[str, Any]) -> dict[str, Any]:
 def once(checks: Sequence[Check]) -> tuple[Check, ...]:
     """Return the findings, each code and message once."""
     return tuple({(check.code, check.message): check for check in reversed(checks)}.values())[::-1]
-
-
-def setting_checks(frame: pd.DataFrame, form: str) -> list[Check]:
-    """Return what was done to the rows, and a finding for every setting whose values are fitted together.
-
-    What the law `form` reads is no such setting.
-    """
-    from analysis.laws.registry import CURVES, FORMS
-
-    read = () if form == CURVES else FORMS[form].inputs
-    found: list[Check] = list(frame.attrs.get("checks", ()))
-    for name, values in frame.attrs.get("settings", {}).items():
-        if name in read:
-            continue
-        text = f"{name} has {len(values)} values ({', '.join(values[:6])}), which are fitted together"
-        found.append(finding("mixed_settings", text, f"where={name}:{values[0]} keeps one of them"))
-    return found
 
 
 def dropped(frame: pd.DataFrame) -> tuple[Dropped, ...]:

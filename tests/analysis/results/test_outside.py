@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import analysis as sa
 from analysis.backtest import main
 from analysis.fit import main as fit_command
 from analysis.inputs import frame, rows
@@ -178,3 +180,37 @@ def test_a_law_of_task_errors_is_not_judged_by_losses(tmp_path: Path, capsys: py
     printed = capsys.readouterr().out
     assert "error = 0.750 - 2.50 exp(-1.00 L)" in printed
     assert "nats" not in printed and "backtest" not in printed
+
+
+@pytest.mark.parametrize("command", ["plan", "next", "compare", "backtest"])
+def test_every_command_says_that_losses_are_none(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan of perplexities or a proposal from accuracies looked like any other; only the fit said so."""
+    table, said = grid(), "accuracies"
+    if command == "plan":
+        table["loss"], said = np.exp(4 * table["loss"]), "perplexities"
+    else:
+        table["loss"] = 0.25 + 0.7 * np.exp(-1.2 * (table["loss"] - 1.8))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    options = {
+        "plan": ["budget=1e21", "resamples=0", "beside=none", "strict=no"],
+        "next": ["simulate=0", "count=1", f"out={tmp_path / 'next'}"],
+        "compare": ["forms=chinchilla,compute"],
+        "backtest": [],
+    }[command]
+    assert import_module(f"analysis.{command}").main([f"runs={tmp_path / 't.csv'}", *options]) == 0
+    assert f"look like {said}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_plans_and_proposals_say_which_settings_they_mix(tmp_path: Path) -> None:
+    table = pd.concat([grid().assign(family=f, loss=grid()["loss"] * x) for f, x in (("a", 1.0), ("b", 1.002))])
+    frame_ = sa.load(table)
+    said = "family has 2 values (a, b), which are fitted together (where=family:a keeps one of them)"
+    assert said in sa.plan(frame_, 1e21, resamples=0, beside=(), strict=False).notes
+    proposed = sa.next_runs(frame_, count=1)
+    assert [check.code for check in proposed.checks] == ["mixed_settings"]
+    assert str(proposed).startswith("warning  mixed_settings: family has 2 values")
+    one = sa.load(table, where={"family": "a"})
+    assert not any("fitted together" in note for note in sa.plan(one, 1e21, resamples=0, beside=()).notes)
+    assert sa.next_runs(one, count=1).checks == ()

@@ -1,0 +1,43 @@
+"""What rows say against any conclusion from them: losses that cannot be such, and settings that are fitted together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from analysis.values.blocks import Check
+from analysis.values.findings import finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def findings(frame: pd.DataFrame, form: str) -> tuple[Check, ...]:
+    """Return what every command says of the rows that it rests on, whatever it concludes from them by a law `form`.
+
+    Rows that lack params, tokens, flops or loss are judged by their settings alone.
+    """
+    from analysis.diagnostics import suspects
+    from analysis.inputs.columns import REQUIRED
+    from analysis.inputs.frame import used
+
+    good = frame[frame["used"]]
+    if not len(good) or good[list(REQUIRED)].isna().any(axis=None):
+        return tuple(settings(frame, form))
+    return (*suspects.findings(used(frame), str(good["loss_unit"].iloc[0])), *settings(frame, form))
+
+
+def settings(frame: pd.DataFrame, form: str) -> list[Check]:
+    """Return what was done to the rows, and a finding for every setting whose values are fitted together.
+
+    What the law `form` reads is no such setting.
+    """
+    from analysis.laws.registry import CURVES, FORMS
+
+    read = () if form == CURVES else FORMS[form].inputs
+    found: list[Check] = list(frame.attrs.get("checks", ()))
+    for name, values in frame.attrs.get("settings", {}).items():
+        if name in read:
+            continue
+        text = f"{name} has {len(values)} values ({', '.join(values[:6])}), which are fitted together"
+        found.append(finding("mixed_settings", text, f"where={name}:{values[0]} keeps one of them"))
+    return found
