@@ -64,9 +64,11 @@ def compare(fits: Sequence[LawFit]) -> pd.DataFrame:
     ]  # fmt: skip
     table = pd.DataFrame(rows).sort_values(["aicc", "aic"], kind="stable").set_index("name")
     table.insert(0, "rank", np.arange(len(table)))
-    weight = weights(table["aicc"].to_numpy())
-    table.insert(2, "delta_aicc", behind(table["aicc"].to_numpy()))
-    table.insert(3, "weight", weight)
+    criteria = table["aicc"].to_numpy()
+    # Without one finite AICc the runs are too few to prefer a law: no law is then as good as another, either.
+    known = 1.0 if np.isfinite(criteria).any() else np.nan
+    table.insert(2, "delta_aicc", known * behind(criteria))
+    table.insert(3, "weight", known * weights(criteria))
     first_of: dict[str, Check] = {}
     for check in (check for found in findings for check in found):
         first_of.setdefault(check.code, check)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.inference import akaike, selection
@@ -106,3 +107,15 @@ def test_forms_are_ranked_by_their_small_sample_criterion(monkeypatch: pytest.Mo
         selection.compare([fits[0], other])
     with pytest.raises(ValueError, match="differ in whether residuals are logs"):
         selection.compare([fits[0], fit_law(table, "compute", loss="squared", resamples=0, plain=True)])
+
+
+def test_laws_with_as_many_constants_as_runs_allow_are_not_weighed() -> None:
+    """AICc needs two runs more than constants: of four constants and five runs there is none, nor a weight of it."""
+    size = np.geomspace(2e7, 1e9, 5)
+    value = studies.loss((1.8, 480.0, 2100.0, 0.35, 0.37), size, 20 * size)
+    ladder = pd.DataFrame({"params": size, "tokens": 20 * size, "flops": 120 * size**2, "loss": value})
+    four = [fit_law(ladder, name, loss="squared", resamples=0) for name in ("kaplan", "chinchilla_tied")]
+    found = selection.compare(four)
+    assert found[["delta_aicc", "weight"]].isna().all(axis=None)
+    three = fit_law(ladder, "compute", loss="squared", resamples=0)
+    assert selection.compare([*four, three])["weight"].tolist() == [1.0, 0.0, 0.0]
