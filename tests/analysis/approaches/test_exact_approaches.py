@@ -183,9 +183,9 @@ def test_repeated_tokens_are_refused_before_the_fit() -> None:
 
 
 def curves() -> pd.DataFrame:
-    size = np.repeat(np.geomspace(1e7, 3e9, 9), 20)
-    tokens = size * np.tile(np.geomspace(1, 300, 20), 9)
-    names = np.repeat([f"r{i}" for i in range(9)], 20)
+    size = np.repeat(np.geomspace(1e7, 3e9, 12), 20)
+    tokens = size * np.tile(np.geomspace(1, 300, 20), 12)
+    names = np.repeat([f"r{i}" for i in range(12)], 20)
     loss = studies.loss(LAW, size, tokens)
     return pd.DataFrame({"run": names, "params": size, "tokens": tokens, "flops": 6 * size * tokens, "loss": loss})
 

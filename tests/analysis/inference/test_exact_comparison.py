@@ -110,8 +110,8 @@ def test_forms_are_ranked_by_their_small_sample_criterion(monkeypatch: pytest.Mo
 
 
 def test_laws_with_as_many_constants_as_runs_allow_are_not_weighed() -> None:
-    """AICc needs two runs more than constants: of four constants and five runs there is none, nor a weight of it."""
-    size = np.geomspace(2e7, 1e9, 5)
+    """AICc counts the variance, too: of four constants and six runs there is none, nor a weight by it."""
+    size = np.geomspace(2e7, 1e9, 6)
     value = studies.loss((1.8, 480.0, 2100.0, 0.35, 0.37), size, 20 * size)
     ladder = pd.DataFrame({"params": size, "tokens": 20 * size, "flops": 120 * size**2, "loss": value})
     four = [fit_law(ladder, name, loss="squared", resamples=0) for name in ("kaplan", "chinchilla_tied")]
