@@ -129,7 +129,9 @@ def test_a_comparison_is_printed_and_written(
         asked.update(given, frame=frame, names=names)
         return table()
 
+    mixed = finding("mixed_settings", "corpus has 2 values", "where=corpus:web")
     monkeypatch.setattr("analysis.results.load.load", lambda options: "a frame")
+    monkeypatch.setattr("analysis.diagnostics.at_rows.findings", lambda frame, form: (mixed,))
     monkeypatch.setattr(law_comparison, "compare", compared)
     out = tmp_path / "new" / "folder"
     for _ in range(2):  # a folder that is there is written to again
@@ -138,7 +140,7 @@ def test_a_comparison_is_printed_and_written(
         "loss": "squared", "resamples": 0, "seed": 5, "frame": "a frame", "names": ["chinchilla", "kaplan", "farseer"],
     }  # fmt: skip
     written = (out / "compare.json").read_text()
-    assert capsys.readouterr().out.splitlines() == [*TEXT, f"wrote {out / 'compare.json'}"] * 2
+    assert capsys.readouterr().out.splitlines() == [str(mixed), *TEXT, f"wrote {out / 'compare.json'}"] * 2
     assert (
         written.startswith('{\n "loss": "squared",\n "laws": [\n  {\n   "form": "chinchilla",')
         and written[-2:] == "}\n"
