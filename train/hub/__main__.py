@@ -64,7 +64,13 @@ def _given(arguments: list[str]) -> dict[str, str]:
     if command not in COMMANDS:
         raise ValueError(f"{command!r} is not a command: choose one of {', '.join(COMMANDS)}")
     needed, further = COMMANDS[command]
-    given = dict(one.split("=", 1) for one in rest if "=" in one)
+    given = dict[str, str]()
+    for name, value in (one.split("=", 1) for one in rest if "=" in one):
+        if name in given:
+            raise ValueError(f"{name} is given twice: {name}={given[name]} and {name}={value}; leave one out")
+        if not value:
+            raise ValueError(f"{name}= is empty: give a value, or leave it out")
+        given[name] = value
     wrong = [one for one in rest if "=" not in one] + sorted(set(given) - needed - further)
     missing = sorted(needed - set(given))
     if wrong or missing:

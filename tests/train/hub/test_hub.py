@@ -463,6 +463,8 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         (["send"], "'send' is not a command: choose one of export, import"),
         (["export", "run=x"], "export: out=… is missing; write: export out=… run=… [dtype=…] [step=…]"),
         (["import", "source=x", "out=y", "dtype=z"], "import: 'dtype' is not known"),
+        (["export", "run=x", "out=y", "run=z"], "run is given twice: run=x and run=z; leave one out"),
+        (["export", "run=", "out=y"], "run= is empty: give a value, or leave it out"),
         (["export", "run=x", "out=y", "step=last"], "step=last is not allowed"),
         (["export", "run=/nowhere", "out=y"], "/nowhere/config.yaml: there is no such file"),
     ],
