@@ -28,8 +28,8 @@ ANALYSIS = (*(str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/anal
     "test_score", "text/test_human",
 )))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
-    "asha_auto", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit",
-    "pbt_decisions", "replay", "replay_by_hand", "rungs", "samplers", "schedulers", "space", "trials",
+    "asha_auto", "asha_guarded", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt",
+    "pbt_bandit", "pbt_decisions", "replay", "replay_by_hand", "rungs", "samplers", "schedulers", "space", "trials",
 ))  # fmt: skip
 STUDY = tuple(f"tests/study/{name}.py" for name in (
     "commands/test_commands_shown", "executors/test_executors_by_hand", "executors/test_executors_limits",
@@ -93,10 +93,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "approaches/isoflop", "approaches/loss_laws", "approaches/optimum", "approaches/parabola",
         "approaches/parametric", "approaches/power_laws", "approaches/settings", "approaches/surface",
         "approaches/valley_findings", "approaches/valley_options", "approaches/valleys", "backtest",
-        "diagnostics/backtest", "diagnostics/findings", "diagnostics/qualify", "diagnostics/schedule",
-        "diagnostics/sensitivity", "diagnostics/suspects", "estimation/constraints", "estimation/fit_problem",
-        "estimation/levels", "estimation/multistart", "estimation/newton", "estimation/objectives",
-        "estimation/observations", "estimation/optimizer", "estimation/ties", "inference/akaike",
+        "diagnostics/at_rows", "diagnostics/backtest", "diagnostics/findings", "diagnostics/qualify",
+        "diagnostics/schedule", "diagnostics/sensitivity", "diagnostics/suspects", "estimation/constraints",
+        "estimation/fit_problem", "estimation/levels", "estimation/multistart", "estimation/newton",
+        "estimation/objectives", "estimation/observations", "estimation/optimizer", "estimation/ties", "inference/akaike",
         "inference/covariance", "inference/coverage", "inference/distributions", "inference/error_draws",
         "inference/estimate", "inference/findings", "inference/fit_law", "inference/flat", "inference/identifiability",
         "inference/inferred_law", "inference/intervals", "inference/law_result", "inference/prediction",
