@@ -74,9 +74,8 @@ def lane_shares(
     how = shape.get("pack_gpus")
     gpus = devices(visible, count, int(shape.get("gpus_per_node") or 0), how)
     part, there = {}, len((visible or "").split(","))
-    if (
-        gpus is not None and how != "own"
-    ):  # lanes that stay empty count: each share of the memory is fixed from the start
+    # Lanes that stay empty count: each share of the memory is fixed from the start.
+    if gpus is not None and how != "own":
         each = math.ceil(batch.lanes / there)
         part = {VARIABLE: repr(1 / each)} if each > 1 else {}
     made = []
