@@ -23,10 +23,10 @@ from train.spec.decoder import resolve_model
 from train.spec.interrupts import WRONG, guarded
 from train.spec.optimizers import OPTIMIZERS
 
-FORMATS = (".png", ".svg", ".pdf")
-
 if TYPE_CHECKING:
     from train.health.coordinates import Scale
+
+FORMATS = (".png", ".svg", ".pdf")
 
 
 def main(arguments: list[str] | None = None) -> int:

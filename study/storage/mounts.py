@@ -55,6 +55,11 @@ def check_out(words: Sequence[str]) -> None:
             check_folder(word, Path(value))
 
 
+def may_write(folder: Path) -> bool:
+    """Return whether the files of a study can be changed by this user: who watches another's only reads them."""
+    return os.access(folder, os.W_OK)
+
+
 def check_folder(said: str, folder: Path) -> None:
     """Raise ValueError, beginning with what was said (`out=FOLDER`), for a folder in which nothing can be written."""
     if (there := obstacle(folder)) is not None:

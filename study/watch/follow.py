@@ -30,6 +30,7 @@ from study.status.observer import Observer
 from study.status.states import PointState, PointStatus
 from study.storage.files import last_lines, locked
 from study.storage.layout import StudyFolder
+from study.storage.mounts import may_write
 from study.text import counted
 from study.watch.progress import Display, JsonLines, Pace, closing, display, law_command
 from study.watch.sync_process import SyncProcess
@@ -215,7 +216,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
                 print(f"another process is running {folder.name}: this one only watches", flush=True)
         with JsonLines(pace, folder.name) if machine else display(pace, folder.name) as shown:
             statuses = _watch(observer, cluster, controller, shown, stop, trouble=syncer.trouble)
-        if _may_write(folder):
+        if may_write(folder.path):
             outcomes.export(folder)
         with redirect_stdout(sys.stderr if machine else sys.stdout):
             for line in closing(statuses, folder.name, reference(folder), law_command(points, folder.path)):
@@ -225,11 +226,6 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
                 return INTERRUPTED
             syncer.finish(stop)
     return 1 if any(status.state in NOT_GOOD or _waits(status) for status in statuses) else 0
-
-
-def _may_write(folder: StudyFolder) -> bool:
-    """Whether a study can be changed from here: who watches another's only reads it."""
-    return os.access(folder.path, os.W_OK)
 
 
 def _waits(status: PointStatus) -> bool:
@@ -246,7 +242,7 @@ def _watch(
     *,
     trouble: Callable[[], str | None],
 ) -> list[PointStatus]:
-    poll, acts = Poll(observer, cluster.poll_seconds), _may_write(observer.folder)
+    poll, acts = Poll(observer, cluster.poll_seconds), may_write(observer.folder.path)
     told = 0
     first = True
     while True:

@@ -15,12 +15,12 @@ from study.process.children import job_environment, spawn
 from study.records.settings import load_submission, reference
 from study.storage.files import file_size
 from study.storage.layout import StudyFolder
+from study.storage.mounts import may_write
+from train.spec.interrupts import WRONG
 
 END_SECONDS = 15.0
 FINAL_SECONDS = 900.0
 TAIL_BYTES = 4096
-WRONG = 2
-"""Exit code of what is wrong until somebody changes it, such as a package that is missing."""
 
 
 class Stoppable(Protocol):
@@ -48,7 +48,7 @@ class SyncProcess:
         return self
 
     def _is_needless(self) -> bool:
-        if not os.access(self._folder.path, os.W_OK):
+        if not may_write(self._folder.path):
             return True  # what was sent could not be written down
         if not self._folder.tracking.exists():
             return False
@@ -65,7 +65,10 @@ class SyncProcess:
         return self._process is None or self._process.poll() is not None
 
     def trouble(self) -> str | None:
-        """Return why nothing is sent, once: where that stays so until somebody changes it; else None."""
+        """Return why nothing is sent, once: where that stays so until somebody changes it; else None.
+
+        That is so where the process ended with WRONG, as it does where a package is missing.
+        """
         if self._told or self._process is None or self._process.poll() != WRONG:
             return None
         self._told = True
