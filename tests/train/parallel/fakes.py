@@ -39,9 +39,11 @@ class Fake(FakeTensorMode):  # type: ignore[no-untyped-call]
         super().__init__(allow_non_fake_inputs=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if tensors and all(type(tensor) is Tensor and tensor.device.type != "meta" for tensor in tensors):
-            return func(*args, **(kwargs or {}))
+        # Looking for the tensors takes as long as a fake operation; types are those of fakes and DTensors among them.
+        if not types:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            if tensors and all(type(tensor) is Tensor and tensor.device.type != "meta" for tensor in tensors):
+                return func(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

@@ -82,7 +82,7 @@ class Uneven:
 
 @dataclass(frozen=True)
 class Course:
-    """What a cell's steps gave: losses, gradient norms, and the gradients before the first of them."""
+    """What a cell's steps gave: losses, gradient norms, and the gradients of the first of them."""
 
     losses: list[float]
     norms: list[float]
@@ -118,9 +118,18 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
 
 
 def course(trainer: Trainer, cell: Cell) -> Course:
-    """Return a trainer's first gradients, then its steps."""
-    trainer.forward_backward(trainer.data.loader.batch(0, cell.sequences))
-    gradients = dict(whole_gradients(trainer))
+    """Return a trainer's steps, and the gradients of the first of them, before it changes a weight."""
+    gradients: dict[str, Tensor] = {}
+
+    def look() -> None:
+        gradients.update(whole_gradients(trainer))
+        trainer.before_update = lambda: None
+
+    if trainer.graph is None:
+        trainer.before_update = look
+    else:  # it replays forward and backward passes and the update as one
+        trainer.forward_backward(trainer.data.loader.batch(0, cell.sequences))
+        look()
     losses, norms = [], []
     for _ in range(cell.steps):
         loss, norm = trainer.train_step()
