@@ -81,9 +81,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def on_loopback(host: str) -> bool:
-    """Return whether the host's own name is a loopback address, so that SLURM's daemons can keep to it."""
+    """Return whether the host's own name is 127.0.0.1, so that SLURM's daemons can keep to it.
+
+    Debian's installer writes 127.0.1.1: a step would look for an srun that keeps to that address at 127.0.0.1, where
+    connections within loopback come from.
+    """
     try:
-        return socket.gethostbyname(host).startswith("127.")
+        return socket.gethostbyname(host) == "127.0.0.1"
     except OSError:
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -72,11 +73,19 @@ def test_array_of_ten_runs_on_several_nodes_and_is_accounted_for(cluster: Throwa
 def test_the_daemons_listen_on_loopback_only(cluster: ThrowawayCluster) -> None:
     settings = cluster.settings
     if not on_loopback(settings.host):
-        pytest.skip(f"SLURM binds to the host's name, and {settings.host} is not an address of loopback")
+        pytest.skip(f"SLURM binds to the host's name, and {settings.host} is not 127.0.0.1")
     ports = {settings.controller_port, settings.accounting_port, settings.database_port, *settings.node_ports}
     heard = [one.laddr for one in psutil.net_connections("inet") if one.status == psutil.CONN_LISTEN]
     ours = {(address.ip, address.port) for address in heard if address and address.port in ports}
     assert ours == {("127.0.0.1", port) for port in ports}
+
+
+@pytest.mark.parametrize(("address", "keep"), [("127.0.0.1", True), ("127.0.1.1", False), ("192.0.2.7", False)])
+def test_daemons_keep_to_loopback_where_a_step_finds_srun_there(
+    monkeypatch: pytest.MonkeyPatch, address: str, keep: bool
+) -> None:
+    monkeypatch.setattr(socket, "gethostbyname", lambda host: address)
+    assert on_loopback("a-host") is keep
 
 
 def test_one_job_spans_all_nodes(cluster: ThrowawayCluster) -> None:
