@@ -123,10 +123,12 @@ class Sheet:
         return buffer.getvalue()
 
     def _save(self, target: Any, salt: str, transparent: bool, **options: Any) -> None:
+        from analysis.report.figures.layout import lay_out
+
         with _settings(salt, self.text):
             self._canvas.patch.set_visible(not transparent)
+            lay_out(self._canvas, **options)
             self._canvas.savefig(target, facecolor=style.PAPER, **options)
-            self._canvas.set_layout_engine(None)
 
 
 def _settings(salt: str = "", scale: float = 1.0) -> AbstractContextManager[None]:
@@ -235,10 +237,12 @@ def compose(panels: Sequence[Panel], across: int = 2, scale: tuple[float, float]
     """Return a matplotlib figure with at most `across` panels in a row; `scale` of width and height to a screen's."""
     from matplotlib.figure import Figure as Canvas
 
+    from analysis.report.figures.layout import Layout
+
     across = min(across, len(panels))
     rows = [panels[i : i + across] for i in range(0, len(panels), across)]
     heights = [max(p.height for p in row) for row in rows]
-    canvas = Canvas(figsize=(scale[0] * WIDTH * across, scale[1] * sum(heights)), layout="constrained")
+    canvas = Canvas(figsize=(scale[0] * WIDTH * across, scale[1] * sum(heights)), layout=Layout())
     grid = canvas.add_gridspec(len(rows), across, height_ratios=heights)
     for i, row in enumerate(rows):
         for j, panel in enumerate(row):

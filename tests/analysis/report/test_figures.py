@@ -487,6 +487,26 @@ def test_inline_svg_has_its_own_ids_and_follows_the_page(fit: Fit) -> None:
     assert "xlink" not in text.partition(">")[0]
 
 
+def test_panels_are_drawn_once_for_each_file_and_laid_out_by_the_first(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    drawings: list[Axes] = []
+    draw: Callable[..., None] = Axes.draw
+    monkeypatch.setattr(Axes, "draw", lambda ax, renderer: drawings.append(ax) or draw(ax, renderer))
+    figure = frontier.figure(fit)
+    assert figure is not None
+    sheet = canvas.Sheet(figure.panels)
+    first = sheet.svg("f", transparent=False)
+    assert len(drawings) == len(figure.panels)
+    places = [ax.get_position().bounds for ax in drawings]
+    sheet.png()
+    assert len(drawings) == 2 * len(figure.panels)
+    assert [ax.get_position().bounds for ax in drawings] == 2 * places
+    assert sheet.svg("f", transparent=False) == first
+
+
 def test_csv_has_full_precision_and_empty_for_missing() -> None:
     table = canvas.Table(("a", "b"), ((1 / 3, None), (math.nan, "x,y")))
     assert canvas.csv_text(table) == 'a,b\n0.3333333333333333,\n,"x,y"\n'
