@@ -19,6 +19,7 @@ import pytest
 from tests import quick
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
+from tests.warm import SHARED
 
 # Several workers share the cores: threads of each only get in each other's way. Before anything imports torch or NumPy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,8 +35,13 @@ hypothesis.settings.register_profile("shared-machine", deadline=None)
 hypothesis.settings.load_profile("shared-machine")
 
 
-def pytest_configure() -> None:
-    """Let Ctrl-C reach what tests start: a shell's background jobs ignore it, and so would all their children."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C reach what tests start: a shell's background jobs ignore it, and so would all their children.
+
+    Workers share warm processes, but not where each test's seconds are counted: those of its own children.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ and config.getoption("cpu", None) is None:
+        os.environ[SHARED] = str(Path(config.getoption("basetemp")).parent / "warm")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -22,7 +22,7 @@ from study.storage.layout import StudyFolder
 from study.tracking.mlflow_store import ENVIRONMENT
 from tests.environment import python_path
 from tests.study.support import made
-from tests.study.support.studies import LIMIT_SECONDS, TRAINER, make_study, run_to_end, wait_until
+from tests.study.support.studies import LIMIT_SECONDS, SYNCER, TRAINER, make_study, run_to_end, wait_until
 from tests.warm import fresh, warm
 from train.spec.interrupts import guarded
 from train.spec.manifest import read_manifest
@@ -32,7 +32,6 @@ STARTING = ("runpy", "site", "init_sys_streams", "def guarded(")
 """What a traceback names where Python had not come to the command yet."""
 MOMENTS = {"prepare": 50, "sweep": 20, "fit": 20, "status": 60, "watch": 40, "sync": 10}
 """How often each command is interrupted: 200 times in all, the ones that take longest less often."""
-MLFLOW = ("mlflow.tracking.client", "mlflow.store.tracking.sqlalchemy_store", "study.tracking.syncer")
 SOURCE = ("data.name=text", "data.tokenizer=bytes", "data.vocab_size=257", "data.validation_fraction=0.2")
 
 
@@ -112,7 +111,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory, session_folder: Path) ->
     database = session_folder / "template" / "mlflow.db"  # the tracking tests make the same one
     with filelock.FileLock(database.parent.with_suffix(".lock")):
         if not database.exists():
-            warmed = warm(*MLFLOW, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR")
+            warmed = warm(*SYNCER, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR")
             words = (str(database), f"file://{database.parent}")
             process = warmed.start("tests.study.support.creating", *words, cwd=ROOT, env=environment())
             assert process.communicate(timeout=LIMIT_SECONDS)[0] == "True\n"
@@ -162,7 +161,7 @@ def cases(templates: Path) -> dict[str, Case]:
         "fit": Case("analysis.fit", (runs, *small), fit, (0,), nothing, fitted),
         "status": Case("study", ("status", "ended"), ("study.commands.status",), (0,), ended, no_leftovers),
         "watch": Case("study", ("watch", "live"), ("study.watch.follow",), (), waiting, no_leftovers),
-        "sync": Case("study", ("sync", "sent"), MLFLOW, (0,), unsent, synced, tuple(ENVIRONMENT.items())),
+        "sync": Case("study", ("sync", "sent"), SYNCER, (0,), unsent, synced, tuple(ENVIRONMENT.items())),
     }
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import Warm
+from tests.environment import python_path
+from tests.warm import Warm, warm
 
 LIMIT_SECONDS = 900.0
 """What takes a second is waited for so long: a machine that is busy elsewhere is not wrong."""
@@ -32,7 +33,7 @@ WARM = ("study.sweep.plugins", "study.console", "analysis.fit", "analysis.inputs
 
 @pytest.fixture(scope="module")
 def process() -> Warm:
-    return Warm(WARM, {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])})
+    return warm(*WARM, PYTHONPATH=python_path())
 
 
 @pytest.fixture(scope="module")

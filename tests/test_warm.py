@@ -11,9 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import psutil
+import pytest
+
 from tests.environment import python_path
 from tests.study.support.studies import LIMIT_SECONDS
-from tests.warm import Process, Warm, warm
+from tests.warm import SHARED, Process, Warm, warm
 
 ROOT = Path(__file__).parents[1]
 TIMES = 20
@@ -60,3 +63,29 @@ def test_threads_that_ask_at_once_share_one_process(tmp_path: Path) -> None:
         found = list(pool.map(ask, range(2001, 2005)))
     assert len({id(warmed) for warmed, _, _ in found}) == 1
     assert [(said.split()[0], code) for _, said, code in found] == [(str(year), 0) for year in range(2001, 2005)]
+
+
+def test_processes_that_ask_for_the_same_share_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHARED, str(tmp_path / "shared"))
+
+    def year(asked: Warm) -> str:
+        return asked.start("calendar", "2001", cwd=tmp_path, env=dict(os.environ)).communicate(timeout=120)[0][:40]
+
+    first, second, other = (Warm(names, {}) for names in (["calendar"], ["calendar"], ["calendar", "json"]))
+    assert first.pid != second.pid
+    importer = psutil.Process(first.pid).parent()
+    assert importer == psutil.Process(second.pid).parent() != psutil.Process(other.pid).parent()
+    assert year(first) == year(second) == year(other) != ""
+    del first  # as when its process ends: what others have goes on, and who asks later has one of its own
+    psutil.wait_procs([importer], timeout=120)
+    assert not importer.is_running()
+    assert year(second) == year(Warm(["calendar"], {})) != ""
+
+
+def test_what_cannot_be_imported_is_said_with_or_without_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        with pytest.raises(AssertionError, match=r"'no_such_module'.* cannot be imported: exit code 1"):
+            Warm(["no_such_module"], {})
+        monkeypatch.setenv(SHARED, str(tmp_path / "shared"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -19,14 +20,21 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread
 from typing import IO, Any, NoReturn
 
+from filelock import FileLock
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 MOST = 1 << 17
 """Size of a request, nearly all of it an environment [bytes]."""
+SHARED = "WARM_SHARED"
+"""Names a folder where processes that ask for the same share what has imported it: those of one test session."""
+LONGEST = 100
+"""Characters in the path of a socket."""
 READY, THREADED = b"ready", b"threaded"
 HARMLESS = {"jemalloc_bg_thd"}
 """Threads that mind forks by themselves: an allocator's."""
@@ -110,24 +118,28 @@ def fresh(module: str, *words: str, cwd: Path, env: Mapping[str, str]) -> subpro
 class Warm:
     """A process that has imported `modules` and forks itself on request; it ends with this one, and ends its forks.
 
-    home: the folder that it starts in and imports from, the repository or a copy of it.
+    home: the folder that it starts in and imports from, the repository or a copy of it. It is a fork of the process
+    that did the importing: this one's, or another's where SHARED names a folder and that asked for the same before.
     """
 
     def __init__(self, modules: Iterable[str], environment: Mapping[str, str], home: Path = REPOSITORY) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.warm", str(theirs.fileno()), *modules],
-                cwd=home,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        self.pid = self._server.pid
         self._asking = Lock()  # an answer is that of the request before it, whichever thread asked
-        said = self._socket.recv(100)
-        assert said, f"{modules} cannot be imported: exit code {self._server.wait()}"
-        self._forks = said == READY
+        self._importer: Importer | None = None
+        said, modules = b"", tuple(modules)
+        with _place(modules, environment, home) as place:
+            while not said:
+                assert self._importer is None, f"{modules} cannot be imported: exit code {self._importer.server.wait()}"
+                with FileLock(f"{place}.lock"):
+                    found = _connected(place)
+                    if found is None:
+                        self._importer = Importer(modules, environment, home, place)
+                        found = _connected(place)
+                assert found is not None, "who listens is there"
+                self._socket = found
+                with contextlib.suppress(ConnectionError):  # who imported it for others has gone
+                    said = self._socket.recv(100)
+        state, pid = said.split()
+        self.pid, self._forks = int(pid), state == READY
 
     def start(self, module: str, *words: str, cwd: Path, env: Mapping[str, str]) -> Started:
         """Start `python -m module words…` in a folder with this environment, its output in pipes."""
@@ -143,8 +155,53 @@ class Warm:
             for end in ends:
                 os.close(end)
             said = self._socket.recv(100)
-        assert said, f"no process to fork: it ended with exit code {self._server.wait()}"
+        assert said, "no process to fork: it has ended"
         return Process([module, *words], int(said), os.fdopen(out), os.fdopen(err), status)
+
+
+class Importer:
+    """A process that imports, and forks one that forks for everyone who connects to `place`; it ends with this one."""
+
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], home: Path, place: Path) -> None:
+        self._life, theirs = socket.socketpair()
+        new = place.with_suffix(".new")
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(str(new))
+            listening.listen(64)
+            new.rename(place)  # that of one that has gone is there still
+            ends = [theirs.fileno(), listening.fileno()]
+            self.server = subprocess.Popen(
+                [sys.executable, "-m", "tests.warm", *map(str, ends), *modules],
+                cwd=home,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+                stdin=subprocess.DEVNULL,
+                pass_fds=ends,
+            )
+
+
+@contextlib.contextmanager
+def _place(modules: Sequence[str], environment: Mapping[str, str], home: Path) -> Iterator[Path]:
+    """Yield where the process that has imported these listens, for this process alone or for all that share it."""
+    path = os.environ.get("PYTHONPATH", "")
+    same = json.dumps([sys.executable, str(home), modules, {"PYTHONPATH": path, **environment}], sort_keys=True)
+    shared = Path(os.environ.get(SHARED, ""), hashlib.sha256(same.encode()).hexdigest()[:12])
+    if SHARED in os.environ and len(str(shared)) < LONGEST:
+        shared.parent.mkdir(exist_ok=True)
+        yield shared
+    else:
+        with tempfile.TemporaryDirectory(prefix="warm-") as own:
+            yield Path(own, "socket")
+
+
+def _connected(place: Path) -> socket.socket | None:
+    """Return a connection to who listens there; None where nobody does."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        found.connect(str(place))
+    except OSError:
+        found.close()
+        return None
+    return found
 
 
 def warm(*modules: str, **environment: str) -> Warm:
@@ -156,6 +213,27 @@ def warm(*modules: str, **environment: str) -> Warm:
 @functools.cache
 def _warm(*modules: str, **environment: str) -> Warm:
     return Warm(modules, environment)
+
+
+def share(life: socket.socket, listening: socket.socket) -> socket.socket:
+    """Fork for everyone who connects; return the connection in the fork. Who started this has gone: leave."""
+    state = THREADED if other_threads() else READY
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end are nobody's to ask for
+    waiting = select.poll()
+    waiting.register(life, 0)
+    waiting.register(listening, select.POLLIN)
+    while life.fileno() not in {descriptor for descriptor, _ in waiting.poll()}:
+        connection, _ = listening.accept()
+        if state == THREADED:
+            connection.send(b"%s %d" % (state, os.getpid()))
+        elif os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            life.close()
+            listening.close()
+            connection.send(b"%s %d" % (state, os.getpid()))
+            return connection
+        connection.close()
+    os._exit(0)
 
 
 def serve(connection: socket.socket) -> dict[str, Any]:
@@ -208,7 +286,7 @@ def other_threads() -> set[str]:
 
 def main() -> None:
     """Import, serve, and in each fork run what was asked for."""
-    connection, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
+    (life, listening), modules = (socket.socket(fileno=int(end)) for end in sys.argv[1:3]), sys.argv[3:]
     # Ctrl-C is for who started this. Blocked, not ignored: one that a fork gets before it can take it is kept for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     gc.disable()
@@ -216,11 +294,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.freeze()  # or the collector of each fork has the memory of all modules copied
     gc.enable()
-    if other_threads():
-        connection.send(THREADED)
-        return
-    connection.send(READY)
-    asked = serve(connection)
+    asked = serve(share(life, listening))
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])

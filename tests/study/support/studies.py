@@ -30,6 +30,11 @@ COMMANDS = tuple(
     f"study.commands.{name}" for name in ("cancel", "gc", "list", "logs", "retry", "show", "status", "watch")
 )
 """What most commands that tests give are in, and all that these import."""
+SYNCER = (
+    *("mlflow.tracking.client", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.tracking.rest_store"),
+    *("study.tracking.follow", "study.tracking.syncer"),
+)
+"""What a syncer imports once it runs: seconds of a core, most of them MLflow's."""
 FAILS, DIVERGES, SILENT, KILLS_ITSELF, FULL, SLOW, SAVES_SLOWLY = 101, 102, 103, 104, 105, 200, 300
 OUT_OF_MEMORY, HANGS = 106, 107
 """Seeds: what the stand-in does with them; every other one completes in a moment, SLOW and above not until told."""

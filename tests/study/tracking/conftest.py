@@ -12,15 +12,11 @@ import pytest
 
 from study.tracking.mlflow_store import ENVIRONMENT
 from tests.environment import python_path
+from tests.study.support.studies import SYNCER
 from tests.warm import Started, warm
 
 REPOSITORY = Path(__file__).parents[3]
 Start = Callable[..., Started]
-USED = (
-    *("mlflow.tracking.client", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.tracking.rest_store"),
-    *("study.tracking.follow", "study.tracking.syncer"),
-)
-"""What a syncer imports once it runs: seconds of a core, most of them MLflow's."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +29,7 @@ def no_secrets_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def begun(module: str, *words: str, cwd: Path) -> Started:
     env = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
-    return warm(*USED, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR").start(module, *words, cwd=cwd, env=env)
+    return warm(*SYNCER, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR").start(module, *words, cwd=cwd, env=env)
 
 
 def creating(path: Path, artifacts: str) -> Started:
