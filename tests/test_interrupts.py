@@ -32,6 +32,7 @@ STARTING = ("runpy", "site", "init_sys_streams", "def guarded(")
 """What a traceback names where Python had not come to the command yet."""
 MOMENTS = {"prepare": 50, "sweep": 20, "fit": 20, "status": 60, "watch": 40, "sync": 10}
 """How often each command is interrupted: 200 times in all, the ones that take longest less often."""
+CORPUS = ("train.data.corpus.build", "train.data.corpus.prepare")
 SOURCE = ("data.name=text", "data.tokenizer=bytes", "data.vocab_size=257", "data.validation_fraction=0.2")
 
 
@@ -156,7 +157,7 @@ def cases(templates: Path) -> dict[str, Case]:
     fit = ("pandas", "scipy.optimize", "scipy.stats", "analysis.results.study_fit")
     small = ("resamples=20", "sensitivity=no", "report=no", "out=out")
     return {
-        "prepare": Case("train.prepare", ("--set", *SOURCE, source, "--workers", "1"), (), (0,), nothing, prepared),
+        "prepare": Case("train.prepare", ("--set", *SOURCE, source, "--workers", "1"), CORPUS, (0,), nothing, prepared),
         "sweep": Case("study.sweep", ("study.name=two", *point, "-m", "seed=1,2"), hydra, (0,), corpus, swept),
         "fit": Case("analysis.fit", (runs, *small), fit, (0,), nothing, fitted),
         "status": Case("study", ("status", "ended"), ("study.commands.status",), (0,), ended, no_leftovers),
