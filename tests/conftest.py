@@ -38,10 +38,12 @@ hypothesis.settings.load_profile("shared-machine")
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach what tests start: a shell's background jobs ignore it, and so would all their children.
 
-    Workers share warm processes, but not where each test's seconds are counted: those of its own children.
+    Workers share warm processes, but not where each test's seconds are counted: those of its own children. A pytest
+    that a test starts has a worker's environment, and shares what that one does.
     """
-    if "PYTEST_XDIST_WORKER" in os.environ and config.getoption("cpu", None) is None:
-        os.environ[SHARED] = str(Path(config.getoption("basetemp")).parent / "warm")
+    basetemp = config.getoption("basetemp")
+    if "PYTEST_XDIST_WORKER" in os.environ and basetemp is not None and config.getoption("cpu", None) is None:
+        os.environ[SHARED] = str(Path(basetemp).parent / "warm")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

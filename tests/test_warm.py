@@ -89,3 +89,12 @@ def test_what_cannot_be_imported_is_said_with_or_without_others(
         with pytest.raises(AssertionError, match=r"'no_such_module'.* cannot be imported: exit code 1"):
             Warm(["no_such_module"], {})
         monkeypatch.setenv(SHARED, str(tmp_path / "shared"))
+
+
+def test_a_pytest_that_a_worker_starts_is_no_worker() -> None:
+    environment = {**os.environ, "PYTEST_XDIST_WORKER": "gw0", "PYTEST_XDIST_WORKER_COUNT": "2"}
+    words = ["-p", "no:cacheprovider", "-q", "tests/test_warm.py", "-k", "that_has_ended"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
