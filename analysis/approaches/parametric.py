@@ -47,7 +47,7 @@ def options_of(form: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "form": form,
         "loss": "squared" if squared else asked["loss"],
-        "delta": 1e-3 if asked["delta"] == "squared" else float(asked["delta"]),
+        "delta": 1e-3 if asked["delta"] == "squared" else numbers.read(str(asked["delta"])),
         "fix": dict(asked["fix"]) if own else None,
         "tie": dict(asked["tie"]) if own else None,
         "cluster": asked["cluster"],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.text import commandline
+from analysis.text import commandline, numbers
 from analysis.text.commandline import Key
 
 WINDOW = 8.0
@@ -42,4 +42,4 @@ KEYS = (
 def of(asked: Mapping[str, Any]) -> Choices:
     """Return what the options of the command say."""
     said = str(asked.get("valley_window", WINDOW))
-    return Choices(math.inf if said == "all" else float(said), str(asked.get("flat_valleys", "drop")))
+    return Choices(math.inf if said == "all" else numbers.read(said), str(asked.get("flat_valleys", "drop")))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.inputs import counts
 from analysis.inputs.dataset import SAME_SIZE, Array, Index, Rows, clusters, is_tidy, of_pandas, rows
 from analysis.laws.base import Form
 from train.spec import calls
@@ -104,7 +105,12 @@ def column(runs: Any, name: str, form: Form | None = None) -> Array:
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"column {name!r} holds what is not a number ({error})") from None
+        read = counts.cells(values) if name in counts.COUNTS and np.ndim(values) else []
+        wrong = next((i for i, cell in enumerate(read) if isinstance(cell, str)), None)
+        if not read or wrong is not None:
+            where = f"{error}" if wrong is None else f"{read[wrong]!r} in row {wrong + 1}"
+            raise ValueError(f"column {name!r} holds what is not a number ({where})") from None
+        return np.asarray(read, dtype=np.float64)
 
 
 def _positive(values: Array, name: str) -> Array:

@@ -7,6 +7,7 @@ a mapping that is ready to paste. Cells that are not numbers drop their row with
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.inputs.counts import cells, counted
 from analysis.inputs.tables import GROUPS, cased
-from analysis.text.numbers import listed
+from analysis.text.numbers import listed, read
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "params": ("n", "nparams", "numparams", "parameters", "modelsize", "size", "numparameters", "modelparams",
@@ -77,13 +79,13 @@ def filtered(table: pd.DataFrame, where: Mapping[str, str], path: Path) -> pd.Da
         sign = next((s for s in COMPARISONS if text.startswith(s)), "")
         if sign:
             value: Any = text.removeprefix(sign).strip()
-            numeric = pd.to_numeric(column, errors="coerce")
-            try:
-                keep = COMPARISONS[sign](numeric, float(value))
-            except ValueError:
-                if sign != "!=":
-                    raise ValueError(f"where={name}:{text}: {value!r} is not a number to compare with") from None
+            limit = read(value)
+            if not math.isnan(limit):
+                keep = COMPARISONS[sign](_numeric(column), limit)
+            elif sign == "!=":
                 keep = column.astype(str) != value
+            else:
+                raise ValueError(f"where={name}:{text}: {value!r} is not a number to compare with")
         else:
             keep = pd.Series(False, index=table.index)
             for option in text.split("|"):
@@ -102,28 +104,29 @@ def _equal(column: pd.Series[Any], text: str) -> pd.Series[bool]:
     same = column.astype(str).str.strip() == text
     if column.dtype == bool or set(column.dropna().astype(str).str.lower().unique()) <= {"true", "false"}:
         return column.astype(str).str.lower() == {"1": "true", "0": "false"}.get(text.lower(), text.lower())
-    try:
-        return same | (pd.to_numeric(column, errors="coerce") == float(text))
-    except ValueError:
-        return same
+    return same | (_numeric(column) == read(text))
+
+
+def _numeric(column: pd.Series[Any]) -> pd.Series[float]:
+    """Return a column as numbers, with NaN for what is none."""
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    return pd.to_numeric(pd.Series(cells(column), index=column.index), errors="coerce")
 
 
 def mapped(table: pd.DataFrame, columns: Mapping[str, str], known: Sequence[str], path: Path) -> pd.DataFrame:
     """Return the table with our names added: `columns` maps ours to COLUMN or COLUMN*FACTOR, as params:size_m*1e6.
 
-    The `known` names are taken from the file whatever their case.
+    The `known` names are taken from the file whatever their case. Counts in words (1.3B) are numbers then.
     """
     found = _recased(table, known)
     for ours, theirs in columns.items():
         if theirs in table.columns:
             found = found.assign(**{ours: table[theirs]})
             continue
-        name, times, factor = theirs.rpartition("*")
-        try:
-            scale = float(factor)
-        except ValueError:
-            times = ""
-        if not times:
+        name, _, factor = theirs.rpartition("*")
+        scale = read(factor)
+        if not name or math.isnan(scale):
             _present(table, theirs, path)
             found = found.assign(**{ours: found[_present(table, theirs, path)]})
         else:
@@ -136,7 +139,7 @@ def mapped(table: pd.DataFrame, columns: Mapping[str, str], known: Sequence[str]
             alike = [c for c in table.columns if plain(c) in aliases and not pd.api.types.is_numeric_dtype(table[c])]
             if alike:
                 found = found.assign(**{ours: table[alike[0]]})
-    return found
+    return counted(found)
 
 
 def _recased(table: pd.DataFrame, known: Sequence[str]) -> pd.DataFrame:
@@ -173,15 +176,16 @@ def numbers(
     empty = text.str.lower().isin(("", "nan", "none", "null", "na", "n/a", "-"))
     bad = values.isna() & ~empty
     if int(bad.sum()) * 2 > max(int((~empty).sum()), 1):
-        sample = str(text[bad].iloc[0])
-        raise ValueError(f"{said} holds what is not a number ({sample!r}){_mend(sample, called or name)}")
+        first = int(np.flatnonzero(bad)[0])
+        sample = str(text.iloc[first])
+        raise ValueError(f"{said} holds what is not a number ({sample!r} in row {first + 1}){_mend(sample)}")
     return values.to_numpy(dtype=np.float64, na_value=np.nan), {int(i): str(text.iloc[i]) for i in np.flatnonzero(bad)}
 
 
-def _mend(sample: str, name: str) -> str:
+def _mend(sample: str) -> str:
     """Return what to do about a cell that is not a number."""
-    if re.fullmatch(r"[\d.]+\s*[kKmMbBgGtT]", sample):
-        return f"; write counts out (70000000, 7e7) or as a number of millions with columns={name}:COLUMN*1e6"
+    if not math.isnan(read(sample)):
+        return "; K, M, B and T are read in params, tokens and flops, where columns= gives no factor: write it out, 7e7"
     if re.fullmatch(r"[-+]?[\d.]*,\d+([eE][-+]?\d+)?|\d{1,3}(\.\d{3})+", sample):
         return "; numbers with a decimal comma are read with decimal=comma"
     return "; write plain numbers, 3.14 or 7e7, or leave the cell empty"
@@ -190,6 +194,7 @@ def _mend(sample: str, name: str) -> str:
 def missing(table: pd.DataFrame, names: Sequence[str], path: Path) -> str:
     """Return what to say where columns are not there: with the mapping that looks right, ready to paste."""
     proposal = []
+    table = counted(table, table.columns)
     for name in names:
         near = [c for c in table.columns if plain(c) in ALIASES.get(name, ())]
         near += [c for c in table.columns if (name if name == "loss" else name.rstrip("s")) in plain(c)]

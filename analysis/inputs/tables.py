@@ -103,16 +103,16 @@ def cased(name: str) -> str:
 def without_groups(text: str, decimal: str) -> str:
     """Return a number as Python writes it, where it has thousands separators or a decimal comma; else the text.
 
-    >>> without_groups("1.234.567,8", "comma"), without_groups("1,234,567.8", "point"), without_groups("2.84", "comma")
-    ('1234567.8', '1234567.8', '2.84')
+    >>> without_groups("1.234.567,8", "comma"), without_groups("1,234,567.8", "point"), without_groups("1,3B", "comma")
+    ('1234567.8', '1234567.8', '1.3B')
     """
     sign, group = (",", "." + GROUPS) if decimal == "comma" else (".", "," + GROUPS)
     plain = text.strip()
-    if re.fullmatch(rf"[-+]?\d{{1,3}}(?:[{group}]\d{{3}})+(?:[{sign}]\d*)?", plain):
+    if re.fullmatch(rf"[-+]?\d{{1,3}}(?:[{group}]\d{{3}})+(?:[{sign}]\d*)?\s*[KMBT]?", plain, re.IGNORECASE):
         plain = re.sub(f"[{group}]", "", plain)
     elif "." in plain and "," in plain:
         return text
-    if re.fullmatch(rf"[-+]?\d*[{sign}]?\d*(?:[eE][-+]?\d+)?", plain):
+    if re.fullmatch(rf"[-+]?\d*[{sign}]?\d*(?:e[-+]?\d+|\s*[KMBT])?", plain, re.IGNORECASE):
         return plain.replace(sign, ".")
     return text
 
@@ -124,7 +124,7 @@ def _load(path: Path, name: str, text: frozenset[str], decimal: str) -> pd.DataF
         _each_once(read_schema(path).names, path)
         return pd.read_parquet(path)
     if name.endswith(".jsonl"):
-        return pd.read_json(path, lines=True, dtype=False)
+        return pd.read_json(path, lines=True, dtype=False, precise_float=True)
     encoding, skipped, marked = _start(path, name)
     how: dict[str, Any] = {"encoding": encoding, "skipinitialspace": True, "skiprows": skipped}
     names, separator = _header(path, "\t" if ".tsv" in name else ",", how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 import textwrap
 import warnings
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from typing import Any
 
+from analysis.text import numbers
 from analysis.text.terminal import complain, help_columns, show
 from train.spec.calls import FEWEST_RESAMPLES
 
@@ -60,7 +62,7 @@ class Key:
 
 def number(key: Key, text: str) -> float:
     """Read a positive number."""
-    value = _float(text)
+    value = numbers.read(text)
     if not 0.0 < value < float("inf"):
         raise ValueError(f"{key.name}={text}: a positive number is needed ({key.help})")
     return value
@@ -68,7 +70,7 @@ def number(key: Key, text: str) -> float:
 
 def share(key: Key, text: str) -> float:
     """Read a number between 0 and 1, or a percentage: 0.4, 40% or 40 %."""
-    value = _float(text.removesuffix("%").strip()) / (100.0 if text.endswith("%") else 1.0)
+    value = numbers.read(text.removesuffix("%").strip()) / (100.0 if text.endswith("%") else 1.0)
     if not 0.0 < value < 1.0:
         raise ValueError(f"{key.name}={text}: a number between 0 and 1 is needed ({key.help})")
     return value
@@ -76,7 +78,7 @@ def share(key: Key, text: str) -> float:
 
 def whole(key: Key, text: str) -> int:
     """Read a whole number, 0 or more; 1e3 is welcome."""
-    value = _float(text)
+    value = numbers.read(text)
     if not 0.0 <= value < float("inf") or value != int(value):
         raise ValueError(f"{key.name}={text}: a whole number, 0 or more is needed ({key.help})")
     return int(value)
@@ -84,7 +86,7 @@ def whole(key: Key, text: str) -> int:
 
 def count(key: Key, text: str) -> int:
     """Read a whole number, 1 or more."""
-    value = _float(text)
+    value = numbers.read(text)
     if not 1.0 <= value < float("inf") or value != int(value):
         raise ValueError(f"{key.name}={text}: a whole number, 1 or more is needed ({key.help})")
     return int(value)
@@ -92,7 +94,7 @@ def count(key: Key, text: str) -> int:
 
 def not_negative(key: Key, text: str) -> float:
     """Read a number, 0 or more."""
-    value = _float(text)
+    value = numbers.read(text)
     if not 0.0 <= value < float("inf"):
         raise ValueError(f"{key.name}={text}: a number, 0 or more is needed ({key.help})")
     return value
@@ -119,9 +121,10 @@ def constants(key: Key, text: str) -> dict[str, float]:
     found = {}
     for part in text.split(","):
         name, colon, value = (piece.strip() for piece in part.partition(":"))
-        if not colon or not name or _float(value) != _float(value):
+        number = numbers.read(value)
+        if not colon or not name or math.isnan(number):
             raise ValueError(f"{key.name}={text}: write {key.name}=NAME:NUMBER,NAME:NUMBER ({key.help})")
-        found[name] = float(value)
+        found[name] = number
     return found
 
 
@@ -248,13 +251,6 @@ def run(
         cure = "make room, or give another path" if error.errno in (ENOSPC, EDQUOT) else "give another path"
         print(f"{command}: {error.filename or 'a file'}: {error.strerror or error}; {cure}", file=sys.stderr)
         return 2
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
 
 
 def _shown(value: Any) -> str:

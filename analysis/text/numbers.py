@@ -17,6 +17,7 @@ _UNIT = re.compile(r"(?<=\d) (?=%|FLOPs\b)")
 _MINUS = re.compile(r"(?<![^\s(])-(?=\d)")
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
+_SUFFIXED = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+))\s*([KMBT])", re.IGNORECASE)
 
 
 def finite(value: object) -> float | None:
@@ -55,6 +56,22 @@ def count(value: object, digits: int = 3) -> str:
 def amount(value: object, digits: int = 3) -> str:
     """Return a fitted or measured count with all its digits, so that columns align: 34.0B, 1.20M, 16.0K."""
     return "".join(_scaled(value, digits))
+
+
+def read(text: str) -> float:
+    """Return the number that a text writes, as Python does or as :func:`count` does: 3e12, 1.2M, 34b; NaN for none.
+
+    >>> read(" 1.3B"), read("300 m"), read("2e9 "), read("8 bits")
+    (1300000000.0, 300000000.0, 2000000000.0, nan)
+    """
+    found = _SUFFIXED.fullmatch(text.strip())
+    if found is not None:
+        scale = next(scale for scale, suffix in _SUFFIXES if suffix == found[2].upper())
+        return float(f"{float(found[1]) * scale:.15g}")  # 70.3M is 70300000, not the float beside it
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def counted(value: int, noun: str) -> str:
@@ -137,7 +154,6 @@ def interval(bounds: object, show: Callable[[object], str] = number) -> str:
 
     A missing or infinite end becomes "at least" or "at most", what rounding has left of 0 becomes 0.
     """
-    show = amount if show is count else show
     if not isinstance(bounds, Sequence) or isinstance(bounds, str) or len(bounds) != 2:
         return MISSING
     low, high = finite(bounds[0]), finite(bounds[1])

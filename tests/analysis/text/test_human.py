@@ -64,8 +64,8 @@ def test_what_is_no_number_is_a_dash_everywhere(value: object) -> None:
 
 
 def test_intervals() -> None:
-    assert numbers.interval((1e6, 2e7), numbers.count) == "1.00M to 20.0M"
-    assert numbers.interval((8.19e9, 1e10), numbers.count) == "8.19B to 10.0B", "both ends have as many digits"
+    assert numbers.interval((1e6, 2e7), numbers.amount) == "1.00M to 20.0M"
+    assert numbers.interval((8.19e9, 1e10), numbers.amount) == "8.19B to 10.0B", "both ends have as many digits"
     assert numbers.interval((9.5e5, 1e6)) == "950000 to 1e6"
     assert numbers.interval((2.5e6, 1e7)) == "2.5e6 to 1.0e7"
     assert numbers.interval((2.53e12, 1e13), numbers.scientific) == "2.5e12 to 1.0e13"
