@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from analysis.values.blocks import Check
@@ -24,6 +25,17 @@ def findings(frame: pd.DataFrame, form: str) -> tuple[Check, ...]:
     if not len(good) or good[list(REQUIRED)].isna().any(axis=None):
         return tuple(settings(frame, form))
     return (*suspects.findings(used(frame), str(good["loss_unit"].iloc[0])), *settings(frame, form))
+
+
+def wrong(checks: Iterable[Check]) -> Check | None:
+    """Return the first finding that makes the rows worth no conclusion; None without any."""
+    return next((check for check in checks if check.level == "error"), None)
+
+
+def alone(frame: pd.DataFrame) -> str:
+    """Return what is typed to fit the loss of these runs over compute alone; only the key where they have no name."""
+    words = frame.attrs.get("words")
+    return f"python -m analysis.fit {words} form=compute" if words else "form=compute"
 
 
 def settings(frame: pd.DataFrame, form: str) -> list[Check]:

@@ -130,8 +130,11 @@ OF_DATA: tuple[Callable[[Data], list[Check]], ...] = (
 )  # fmt: skip
 
 
-def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]:
-    """Return findings about the surface: convergence, degrees of freedom, identification, fit, asymmetry."""
+def surface(block: Block, rows: Rows, clash: Clash | None = None, alone: str = "form=compute") -> list[Check]:
+    """Return findings about the surface: convergence, degrees of freedom, identification, fit, asymmetry.
+
+    `alone` is what is typed to fit the loss over compute alone.
+    """
     if block.status != "ok" or block.optimizer is None:
         return [finding("no_surface", f"no surface was fitted: {block.reason}", "finish or add runs")]
     out = []
@@ -146,7 +149,8 @@ def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]
         share = numbers.percent(evidence.agree_share)
         text = f"only {share} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
         out.append(finding("basins", text, "compare the basins' predictions before trusting one"))
-    out += identifiability.findings(block.identified, "add larger budgets or a wider range of sizes")
+    cure = identifiability.cure(rows.params, rows.tokens, "add larger budgets or a wider range of sizes", alone)
+    out += identifiability.findings(block.identified, cure)
     out += _misfit(block, rows, clash)
     alpha, beta = block.params["alpha"], block.params["beta"]
     known = clash is None and all(block.identified[n].identified for n in ("alpha", "beta"))
@@ -213,14 +217,18 @@ def outlook(
     why: str = "",
     level: str = "error",
     sizes: Mapping[str, float] | None = None,
+    *,
+    wrong: Check | None = None,
 ) -> list[Check]:
     """Return findings about the recommendation and the backtest.
 
-    `why` there is no recommendation, and how bad that is; `sizes` are N* at its budget by approach.
+    `why` there is no recommendation, and how bad that is; `sizes` are N* at its budget by approach; `wrong` is what
+    makes the rows worth no conclusion.
     """
     out = []
     if plan is None:
         advice = "finish or add runs" if level == "error" else "form=chinchilla, or approach=2, recommends one"
+        advice = advice if wrong is None else f"see {wrong.code}: {wrong.advice}"
         out.append(finding("no_recommendation", why or "no approach can recommend a size", advice, level))
     elif plan.disagreement is not None and plan.disagreement > 1.5:
         text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g}"

@@ -79,7 +79,10 @@ def _few_models(fit: InferredLaw) -> list[Check]:
 
 
 def _unidentified(fit: InferredLaw) -> list[Check]:
-    return identifiability.findings(fit.identified, "add larger budgets or a wider range")
+    cure = "add larger budgets or a wider range"
+    if {"params", "tokens"} <= set(fit.form.inputs):
+        cure = identifiability.cure(fit.data.columns["params"], fit.data.columns["tokens"], cure)
+    return identifiability.findings(fit.identified, cure)
 
 
 def _lack_of_fit(fit: InferredLaw) -> list[Check]:

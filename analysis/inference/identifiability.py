@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from analysis.estimation import multistart
 from analysis.estimation.constraints import constraint
 from analysis.inference import distributions, resampling
+from analysis.inputs.dataset import Array, one_ratio
 from analysis.laws.sum_of_powers import SumOfPowers
 from analysis.text import numbers
 from analysis.values.blocks import Check, Identified, Interval
@@ -183,6 +184,20 @@ def ratio(interval: Interval | None, name: str) -> Identified:
     if low <= 0.0 or high >= 1.0 or high - low > 0.8:
         return Identified(False, f"the interval of {name} covers most of 0 to 1")
     return Identified(True)
+
+
+def cure(params: Array, tokens: Array, usual: str, alone: str = "form=compute") -> str:
+    """Return what to do about constants of N and D (n,): `usual`, but where no law of both follows from the runs.
+
+    `alone` is the command or the key that fits the loss over compute alone.
+    """
+    ratio = one_ratio(params, tokens)
+    if ratio is None:
+        return usual
+    return (
+        f"all runs have about {numbers.number(ratio, 2)} tokens per parameter, so that N and D cannot be told apart: "
+        f"add runs at other ratios, or fit the loss over compute alone ({alone})"
+    )
 
 
 def findings(verdicts: Mapping[str, Identified], cure: str) -> list[Check]:

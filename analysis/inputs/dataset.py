@@ -15,6 +15,8 @@ Mask = NDArray[np.bool_]
 
 SAME_SIZE = 5e-3
 SAME_BUDGET = 1e-2
+ONE_RATIO = 2.0
+"""Runs whose tokens per parameter lie within this factor do not tell the terms of N and D apart."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,12 @@ def clusters(values: Array, tolerance: float) -> Index:
             number, first = number + 1, logs[i]
         out[i], before = number, logs[i]
     return out
+
+
+def one_ratio(params: Array, tokens: Array) -> float | None:
+    """Return the tokens per parameter of runs (n,) that do not tell N and D apart; None where their ratios differ."""
+    ratio = tokens / params
+    return float(np.median(ratio)) if float(ratio.max() / ratio.min()) <= ONE_RATIO else None
 
 
 def of_pandas(table: Any) -> Any:

@@ -179,8 +179,13 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
 
 
 def _instead(runs: _Runs, form: str, lacks: str, others: Sequence[Beside]) -> Basis:
-    """Return the basis of the best law that qualifies in place of `form`; UnansweredError says why none does."""
+    """Return the basis of the best law that qualifies in place of `form`; UnansweredError says why none does.
+
+    Where the losses are none, that is why, and not what laws of them lack.
+    """
     from analysis.approaches.loss_laws import plannable
+    from analysis.diagnostics import at_rows
+    from analysis.inference import identifiability
     from analysis.laws.registry import FORMS
 
     said = {form: lacks}
@@ -195,9 +200,15 @@ def _instead(runs: _Runs, form: str, lacks: str, others: Sequence[Beside]) -> Ba
             note = f"{form} does not qualify for a plan ({lacks}): this one rests on {one.form}"
             return dataclasses.replace(basis, notes=(note, *basis.notes))
         said[one.form] = basis.notes[0].rpartition("plan: ")[2]
-    every = "; ".join(f"{name}: {why}" for name, why in said.items())
+    wrong = at_rows.wrong(at_rows.findings(runs.frame, form))
+    if wrong:
+        why, cure = f": {wrong.message}", wrong.advice
+    else:
+        why = f" ({'; '.join(f'{name}: {lacking}' for name, lacking in said.items())})"
+        usual, alone = "add runs, larger budgets first", at_rows.alone(runs.frame)
+        cure = identifiability.cure(runs.rows.params, runs.rows.tokens, usual, alone)
     raise UnansweredError(
-        f"no law of these runs qualifies for a plan ({every}). Add runs, larger budgets first; strict=no plans with "
+        f"no law of these runs qualifies for a plan{why}. {cure[:1].upper()}{cure[1:]}; strict=no plans with "
         f"form={form} anyway: an extrapolation, not a recommendation"
     )
 

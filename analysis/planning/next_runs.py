@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from analysis.values.blocks import Check, Interval
 
 
-ONE_RATIO = 2.0
-"""Runs whose tokens per parameter lie within this factor do not tell the terms of N and D apart."""
 TELLS = 0.9
 """A grid tells something where it narrows the forecast to this share of what it is now, or less."""
 
@@ -346,10 +344,10 @@ def _own_ratio(rows: Rows, constants: int) -> float | None:
     """Return the runs' tokens per parameter where they cannot tell the best size: too few, or all at one ratio."""
     import numpy as np
 
-    ratio = rows.tokens / rows.params
-    if len(rows) > constants and float(ratio.max() / ratio.min()) > ONE_RATIO:
-        return None
-    return float(np.median(ratio))
+    from analysis.inputs.dataset import one_ratio
+
+    few = float(np.median(rows.tokens / rows.params)) if len(rows) <= constants else None
+    return few or one_ratio(rows.params, rows.tokens)
 
 
 def _best(on: Law, price: Any, budget: float, sizes: tuple[float, float], own: float | None = None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -86,6 +87,7 @@ def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.
     from analysis.inputs import frame
 
     found = _load(options, need)
+    found.attrs["words"] = _words(options)
     if options.get("mid_schedule") == "correct":
         from analysis.diagnostics.schedule import corrected
 
@@ -176,6 +178,19 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
         raise ValueError(f"thin={options['thin']} is for files, and runs={runs} is not a file; leave it out")
     found = study.from_runs(path, options["params"] or "matmul", options["points"], unit or columns.LOSS_UNIT)
     return _kept(found, options)
+
+
+def _words(options: Mapping[str, Any]) -> str:
+    """Return the keys that name these runs on a command line, as they are typed; none of a data frame."""
+    given = {key.name: (options.get(key.name) or key.default, key.default) for key in KEYS}
+    if options.get("table") is not None:
+        return ""
+    return shlex.join(f"{name}={_typed(value)}" for name, (value, usual) in given.items() if value != usual)
+
+
+def _typed(value: object) -> str:
+    """Return a value as a command line has it: a mapping as OURS:THEIRS,OURS:THEIRS."""
+    return ",".join(f"{ours}:{theirs}" for ours, theirs in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _where(options: Mapping[str, Any]) -> dict[str, str]:

@@ -32,7 +32,7 @@ class Parts:
 
     def __init__(self, frame: pd.DataFrame, rows: Rows, asked: Mapping[str, Any]) -> None:
         from analysis.approaches import frontier, surface, valley_options, valleys
-        from analysis.diagnostics import backtest, findings
+        from analysis.diagnostics import at_rows, backtest, findings
         from analysis.inputs import large
         from analysis.planning import recommend
 
@@ -57,7 +57,9 @@ class Parts:
         far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
         self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, choices=chosen, **held(asked))
         block = found.block if isinstance(found, surface.Surface) else found
-        at_surface = findings.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
+        at_surface = findings.surface(
+            block, rows, recommend.clash(rows, self.valleys, self.surface), at_rows.alone(frame)
+        )
         said = {check.code for check in at_surface}
         more = [check for check in block.checks if check.code not in said and not FINDINGS[check.code].of_study]
         self.block = dataclasses.replace(block, checks=(*at_surface, *more))
@@ -86,7 +88,9 @@ class Parts:
         beside, found = self._approaches(), self._evidence()
         sizes = recommend.sizes(self.plan, beside.get("approaches", ())) if self.plan else {}
         plan = recommend.compared(self.plan, sizes)
-        outlook = findings.outlook(plan, self.test, self.why, "note" if self._no_size else "error", sizes)
+        outlook = findings.outlook(
+            plan, self.test, self.why, "note" if self._no_size else "error", sizes, wrong=at_rows.wrong(at_data)
+        )
         if top is self.block:
             outlook += findings.choices(found.get("sensitivity", ()), top.intervals.get("a"))
         own = () if top is self.block or top is valleys else self.block.checks
@@ -273,7 +277,7 @@ def criterion(asked: Mapping[str, Any]) -> objectives.Loss:
 
     if asked["delta"] == "squared":
         return objectives.Squared()
-    return objectives.named(asked["loss"], float(asked["delta"]))
+    return objectives.named(asked["loss"], numbers.read(str(asked["delta"])))
 
 
 def held(asked: Mapping[str, Any]) -> dict[str, Any]:

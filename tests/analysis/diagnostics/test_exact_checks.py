@@ -13,6 +13,7 @@ from analysis.diagnostics import findings
 from analysis.inputs.dataset import Rows, rows
 from analysis.text import numbers
 from analysis.values.blocks import NOT_DECAYED, Basin, Block, Clash, Dropped, Identified, Optimizer
+from analysis.values.findings import finding
 from analysis.values.study_result import Backtest, BacktestRun, Choice, Proposal, Recommendation
 from tests.analysis import studies
 from tests.analysis.verdicts import UNIDENTIFIED
@@ -298,6 +299,9 @@ def test_no_recommendation_is_an_error_or_a_note() -> None:
     (found,) = findings.outlook(None, backtest(), "because", "note")
     assert (found.message, found.level) == ("because", "note")
     assert found.advice == "form=chinchilla, or approach=2, recommends one"
+    wrong = finding("not_a_loss", "they rise", "map the column of the loss")
+    (found,) = findings.outlook(None, backtest(), wrong=wrong)
+    assert found.advice == "see not_a_loss: map the column of the loss", "more runs would not help"
 
 
 def test_approaches_that_disagree() -> None:

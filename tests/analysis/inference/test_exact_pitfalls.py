@@ -89,7 +89,8 @@ def fit(**more: Any) -> Any:
     """Return a stand-in for a sound fit."""
     evidence = Optimizer("m", 8, 1.0, 1e-9, True, (Basin(0.0, 1.0, {}),))
     base: dict[str, Any] = {
-        "optimizer": evidence, "flat": None, "nobs": 20, "df_resid": 15, "free": 5, "form": SURFACE, "identified": {}
+        "optimizer": evidence, "flat": None, "nobs": 20, "df_resid": 15, "free": 5, "form": SURFACE, "identified": {},
+        "data": SimpleNamespace(columns={"params": N, "tokens": D[::-1]}),
     }  # fmt: skip
     return SimpleNamespace(**(base | more))
 
@@ -123,6 +124,20 @@ def test_degrees_of_freedom() -> None:
 def test_what_is_not_identified(verdict: Identified, words: str) -> None:
     (found,) = findings._unidentified(fit(identified={"A": Identified(True), "E": verdict}))
     assert (found.code, found.message) == ("not_identified", words)
+
+
+@pytest.mark.parametrize(("widest", "said"), [(1.99, True), (2.01, False)])
+def test_runs_of_one_ratio_hold_a_law_of_compute_alone(widest: float, said: bool) -> None:
+    ladder = SimpleNamespace(columns={"params": N, "tokens": 20 * N * [1.0, 1.0, widest]})
+    lost = {"A": Identified(False, "why")}
+    (found,) = findings._unidentified(fit(identified=lost, data=ladder))
+    whole = (
+        "do not quote it; all runs have about 20 tokens per parameter, so that N and D cannot be told apart: add runs "
+        "at other ratios, or fit the loss over compute alone (form=compute)"
+    )
+    assert (found.advice == whole) is said
+    (other,) = findings._unidentified(fit(identified=lost, data=ladder, form=FORMS["compute"]))
+    assert "ratio" not in other.advice, "it reads neither N nor D"
 
 
 def test_several_constants_that_are_not_identified_are_one_finding_with_one_advice() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pandas as pd
 import pytest
 
 from analysis.diagnostics import qualify
+from analysis.fit import fit
 from analysis.inference import inferred_law
 from analysis.inputs.rows import from_csv
 from analysis.laws.registry import FORMS
 from analysis.plan import KEYS, Basis, from_frame, main, plan
 from analysis.planning import shapes
+from analysis.results import load
+from analysis.text import commandline
 from analysis.text.commandline import UnansweredError
 from analysis.values.blocks import Identified
 from tests.analysis import studies
@@ -106,6 +110,49 @@ def test_where_no_law_qualifies_each_says_why(runs: pd.DataFrame, lacks: dict[st
     ), "chinchilla_tied lacks something in its own fit, though not by least squares"
     with pytest.raises(UnansweredError, match=r"\(chinchilla: flat\)\. Add runs"):
         basis(runs)
+
+
+@pytest.mark.parametrize(("losses", "why"), [("accuracies", "these look like accuracies"), ("perplexities", "perplex")])
+def test_where_the_losses_are_none_that_is_why_no_law_qualifies(
+    runs: pd.DataFrame, lacks: dict[str, str], losses: str, why: str
+) -> None:
+    lacks["chinchilla"] = "flat"
+    wrong = 1 - runs["loss"] / 10 if losses == "accuracies" else np.exp(runs["loss"])
+    with pytest.raises(UnansweredError) as raised:
+        basis(runs.assign(loss=wrong))
+    said = str(raised.value)
+    assert said.startswith("no law of these runs qualifies for a plan: ") and why in said
+    assert "flat" not in said and "Add runs" not in said
+    assert ("Map the column of the loss" if losses == "accuracies" else "Give their natural logarithm") in said
+
+
+@pytest.fixture
+def ladder(tmp_path: Path) -> tuple[pd.DataFrame, str]:
+    """Return the frame of one run a size at 20 tokens per parameter, and what is typed for its law of compute."""
+    params = np.geomspace(1e7, 1e9, 8)
+    table = pd.DataFrame({"N": params, "D": 20 * params, "loss": 1.8 + 500 / params**0.35})
+    table.to_csv(tmp_path / "a b.csv", index=False)
+    words = [f"runs={tmp_path / 'a b.csv'}", "columns=params:N,tokens:D", "flop_rule=6ND"]
+    loaded = load.load(commandline.parse(words, load.KEYS))
+    return loaded, f"alone (python -m analysis.fit {shlex.join(words)} form=compute)"
+
+
+def test_a_plan_of_a_ladder_is_told_of_the_law_of_compute(
+    ladder: tuple[pd.DataFrame, str], lacks: dict[str, str]
+) -> None:
+    lacks["chinchilla"] = "flat"
+    with pytest.raises(UnansweredError) as raised:
+        basis(ladder[0])
+    assert "All runs have about 20 tokens per parameter" in str(raised.value)
+    assert ladder[1] in str(raised.value)
+    with pytest.raises(UnansweredError, match=r"alone \(form=compute\)"):
+        basis(load.tidy(ladder[0].drop(columns=["used", "drop_code", "drop_reason"])))
+
+
+def test_a_fit_of_a_ladder_is_told_of_the_law_of_compute(ladder: tuple[pd.DataFrame, str]) -> None:
+    checks = fit(ladder[0], resamples=0, sensitivity=False).checks
+    (found,) = [check for check in checks if check.code == "not_identified"]
+    assert ladder[1] in found.advice
 
 
 def test_what_is_not_identified_is_said(
