@@ -47,7 +47,7 @@ def test_json_lines_have_the_digits_of_csv(tmp_path: Path) -> None:
     table = pd.read_csv("docs/example-runs.csv")
     table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
     table.to_csv(tmp_path / "a.csv", index=False)
-    pd.testing.assert_frame_equal(*(from_csv(tmp_path / name) for name in ("a.jsonl", "a.csv")))
+    pd.testing.assert_frame_equal(from_csv(tmp_path / "a.jsonl"), from_csv(tmp_path / "a.csv"))
 
 
 def test_commas_in_counts_are_read_where_they_are_said_to_be_decimal(tmp_path: Path) -> None:
