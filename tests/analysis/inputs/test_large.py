@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,7 +147,8 @@ def test_where_keeps_rows_of_a_study_too(tmp_path: Path) -> None:
     budget = sorted(whole["flops_budget"].dropna().unique())[-1]
     large = load_frame(parse([runs, f"where=flops_budget:>={budget}"]))
     assert 0 < len(large) < len(whole) and (large["flops_budget"] == budget).all()
-    assert large.attrs == whole.attrs and list(large.index) == list(range(len(large)))
+    words = shlex.join([runs, f"where=flops_budget:>={budget}"])
+    assert large.attrs == {**whole.attrs, "words": words} and list(large.index) == list(range(len(large)))
     with pytest.raises(ValueError, match="where=flops:>1e99 leaves no row"):
         load_frame(parse([runs, "where=flops:>1e99"]))
     with pytest.raises(ValueError, match="columns=params:N is for files"):
