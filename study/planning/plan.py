@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from study.config.schema import ClusterConfig, StudyConfig
 from study.records import lineage
 from study.records.corpus import Corpus
 from study.records.point import Point
-from study.records.points import load_points, to_point
+from study.records.points import load_points, one_budget, to_point
 from study.storage.layout import StudyFolder
 from study.storage.study_names import check_place, check_study_name
 from train.spec.config import SCIENTIFIC, RunConfig
@@ -37,7 +37,10 @@ class StudyPlan:
 
 
 def common(composed: Sequence[Composed]) -> StudyConfig:
-    """Return a config that stands for all; ValueError where settings of the whole study differ between points."""
+    """Return a config that stands for all; ValueError where settings of the whole study differ between points.
+
+    It is the first, with the budget as it was said last: what a preset says beside it holds for no point.
+    """
     if not composed:
         raise ValueError("the search makes no points: give a value to each list after -m")
     first = composed[0].config
@@ -52,7 +55,7 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
                 f"{part} differs between points ({_unlike(mine, other)} and {_unlike(other, mine)}): "
                 "it is one setting of the whole study, so it cannot be in a list after -m"
             )
-    return first
+    return replace(first, budget=one_budget(first.budget, composed[0].overrides))
 
 
 UNKEYED = ("cluster", *(one.name for one in fields(RunConfig) if one.name not in SCIENTIFIC))

@@ -76,7 +76,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         )
     begun = load_settings(folder)
     composed, layout = lay_out(composed, space, begun)
-    config, run = composed.config, resolve_run(composed.config, composed.overrides)
+    config, run = common([composed]), resolve_run(composed.config, composed.overrides)
     site = load(config.cluster.executor).site() if config.cluster.auto else AnySite()
     by_unit = (
         config.search.shape == "jobs"

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from study.__main__ import main as study_main
+from study.commands.show import differences
 from study.config.schema import ClusterConfig
 from study.executors import prepare_data
 from study.executors.slurm.foreground import srun_command
@@ -22,12 +23,14 @@ from study.reconcile.step import Stepped
 from study.reconcile.triggers import Submit
 from study.records import corpus
 from study.records.points import load_points
+from study.records.settings import load_section
 from study.storage.layout import StudyFolder
 from study.sweep.__main__ import Arguments, main, repeated, split
 from study.sweep.help import EXAMPLES
 from tests.environment import python_path
 from tests.study.support.stand_ins import stand_in
-from train.spec.config import DataConfig
+from train.spec.config import BudgetConfig, DataConfig
+from train.spec.later import read_run
 from train.spec.manifest import Manifest, Split, TokenizerFile, settings_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -328,6 +331,16 @@ def test_slurm_returns_with_the_next_commands(
     assert settings["tracking"]["uri"] == f"sqlite:///{here}/mlflow.db"
     assert settings["run_defaults"]["model"]["head_dim"] == 16
     assert sorted(p.name for p in here.iterdir()) == ["runs"], "Hydra leaves no folders of its own"
+
+
+def test_a_point_differs_from_the_base_by_what_sets_it_apart(here: Path, execution: Execution) -> None:
+    """The default study asks for 20 tokens per parameter: no point does where a number of tokens was given."""
+    assert main(["study=default", "cluster=slurm", "budget.tokens=65536", "-m", "seed=1,2"]) == 0
+    folder = StudyFolder(here / "runs" / "default")
+    base = read_run(load_section(folder, "run_defaults"), "run_defaults")
+    assert base.budget == BudgetConfig(tokens=65536)
+    found = [differences(folder, point).keys() for point in load_points(folder).values()]
+    assert found == [set(), {"seed"}]
 
 
 def test_the_same_command_twice_writes_nothing_twice(
