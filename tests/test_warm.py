@@ -74,6 +74,7 @@ def test_processes_that_ask_for_the_same_share_the_import(tmp_path: Path, monkey
     first, second, other = (Warm(names, {}) for names in (["calendar"], ["calendar"], ["calendar", "json"]))
     assert first.pid != second.pid
     importer = psutil.Process(first.pid).parent()
+    assert importer is not None
     assert importer == psutil.Process(second.pid).parent() != psutil.Process(other.pid).parent()
     assert year(first) == year(second) == year(other) != ""
     del first  # as when its process ends: what others have goes on, and who asks later has one of its own

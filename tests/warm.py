@@ -128,7 +128,8 @@ class Warm:
         said, modules = b"", tuple(modules)
         with _place(modules, environment, home) as place:
             while not said:
-                assert self._importer is None, f"{modules} cannot be imported: exit code {self._importer.server.wait()}"
+                if self._importer is not None:
+                    raise AssertionError(f"{modules} cannot be imported: exit code {self._importer.server.wait()}")
                 with FileLock(f"{place}.lock"):
                     found = _connected(place)
                     if found is None:

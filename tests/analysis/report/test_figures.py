@@ -494,7 +494,12 @@ def test_panels_are_drawn_once_for_each_file_and_laid_out_by_the_first(
 
     drawings: list[Axes] = []
     draw: Callable[..., None] = Axes.draw
-    monkeypatch.setattr(Axes, "draw", lambda ax, renderer: drawings.append(ax) or draw(ax, renderer))
+
+    def counted(ax: Axes, renderer: object) -> None:
+        drawings.append(ax)
+        draw(ax, renderer)
+
+    monkeypatch.setattr(Axes, "draw", counted)
     figure = frontier.figure(fit)
     assert figure is not None
     sheet = canvas.Sheet(figure.panels)
