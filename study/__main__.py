@@ -16,6 +16,7 @@ from analysis.text.terminal import complain, show
 from study import __version__
 from study import text as terminal
 from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
+from study.storage.shapes import told
 from train.spec.command_line import Parser
 
 HELP = ("-h", "--help", "help")
@@ -83,7 +84,8 @@ def _command(name: str, given: Sequence[str]) -> int:
     except _WordsError as error:
         return _refused(name, str(error), argparse.Namespace(json="--json" in given))
     try:
-        code = command.run(options)
+        with told(lambda text: complain(f"study {name}: {text}")):
+            code = command.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -101,12 +101,14 @@ def _ended(path: Path) -> int | None:
         return None
     try:
         outcome = json.loads(path.read_text(encoding="utf-8"))
-        outcome["state"], int(outcome["tokens"])
-    except (ValueError, KeyError, TypeError) as error:
+        state, tokens = outcome["state"], outcome["tokens"]
+        if state not in ("completed", "diverged") or type(tokens) is not int:
+            raise ValueError(f"state is {state!r}, tokens is {tokens!r}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         warn(f"{path} is incomplete ({error}): the run continues from its newest checkpoint")
         return None
-    print(f"already {outcome['state']} at {outcome['tokens']:,} tokens: {path}")
-    return DIVERGED if outcome["state"] == "diverged" else REACHED
+    print(f"already {state} at {tokens:,} tokens: {path}")
+    return DIVERGED if state == "diverged" else REACHED
 
 
 def _prepared(config: RunConfig, options: argparse.Namespace, flag: StopFlag, started: float) -> Trainer:

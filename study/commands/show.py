@@ -17,12 +17,13 @@ from study.config.dotted import flat
 from study.records import lineage
 from study.records.point import Point
 from study.records.settings import find_study, load_section, load_submission, reference
+from study.records.shapes import ATTEMPT_END, JOB, RUN_OUTCOME
 from study.status.filters import as_typed
 from study.status.observer import Observer
 from study.status.selection import by_key, one_point
 from study.status.states import PointState, PointStatus
-from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
+from study.storage.shapes import read_record
 from study.text import duration, recognised
 from train.spec.later import read_run
 from train.spec.resolve import resolve
@@ -66,7 +67,7 @@ def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStat
             {"step": c.step, "tokens": c.tokens, "loss": c.loss, "bytes": c.bytes, "whole": c.whole, "pinned": c.pinned}
             for c in checkpoints.stored(place)
         ],
-        "outcome": read_json(place.outcome),
+        "outcome": read_record(place.outcome, RUN_OUTCOME),
         "mlflow": mlflow(folder, status.key),
     }
 
@@ -99,7 +100,7 @@ def attempts(run: RunFolder) -> list[dict[str, Any]]:
     found = []
     for number in numbers:
         attempt = run.attempt(number)
-        job, ended = read_json(attempt.job) or {}, read_json(attempt.outcome)
+        job, ended = read_record(attempt.job, JOB) or {}, read_record(attempt.outcome, ATTEMPT_END)
         error = str((ended or {}).get("error") or "").strip().splitlines()
         found.append(
             {

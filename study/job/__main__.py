@@ -42,9 +42,11 @@ from study.records import ledger
 from study.records.attempts import claim, process_identity
 from study.records.checkpoints import pin
 from study.records.point import find_point, has_branches
+from study.records.shapes import JOB
 from study.status.states import TURN_NEVER_CAME
-from study.storage.files import DiskReserve, RunLock, read_json, write_atomic, write_json
+from study.storage.files import DiskReserve, RunLock, write_atomic, write_json
 from study.storage.layout import AttemptFolder, StudyFolder
+from study.storage.shapes import read_record
 
 __all__ = ["HELD", "NOT_WANTED", "JobContext", "main", "run_first_rank", "run_other_rank"]
 
@@ -359,9 +361,9 @@ def _find_attempt(work: JobContext, given_up: Callable[[], bool]) -> tuple[Attem
     limit = time.monotonic() + PEERS_SECONDS
     while time.monotonic() < limit:
         for path in sorted(work.run.attempts.glob("*/job.json"), reverse=True):
-            job = read_json(path)
+            job = read_record(path, JOB)
             mine = (work.rank_info.job_id, work.rank_info.restart, work.unit)
-            if job and (job["job_id"], job["restart"], job.get("unit")) == mine:
+            if job and (job.get("job_id"), job.get("restart"), job.get("unit")) == mine:
                 return AttemptFolder(path.parent), job
         if given_up():
             return None

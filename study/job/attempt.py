@@ -18,9 +18,10 @@ from study.job.hang_watch import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
 from study.job.rendezvous import RendezvousRound
 from study.process.children import PEERS_GRACE, Signals, Started, failed_alone, kill, memory_kills, wait_together
 from study.process.trainers import FRESH, Trainers, TrainerStart
-from study.records import ledger
+from study.records import ledger, shapes
 from study.storage.files import last_lines, read_json, tail, write_json
 from study.storage.layout import AttemptFolder, RunFolder, StudyFolder
+from study.storage.shapes import read_record
 
 WORDS_BYTES = 65536
 PEERS_MARGIN = 60.0
@@ -77,7 +78,7 @@ class TrainerExit:
 
 def finished(run: RunFolder) -> Ending | None:
     """Return the ending that a run's outcome.json stands for; None where there is none."""
-    outcome = read_json(run.outcome)
+    outcome = read_record(run.outcome, shapes.RUN_OUTCOME)
     return (
         None
         if outcome is None
@@ -201,15 +202,15 @@ def classify_attempt(
     if ran.returncode == 0 and work.until is not None and finished(work.run) is None:
         return Ending(Kind.PAUSED, 0)
     ending = conclude_rank(work, attempt, ran, signals, rank=0, started=started)
-    peers = [p for p in (read_json(attempt.rank(r)) for r in range(1, work.rank_info.world)) if p]
+    peers = [p for p in (read_record(attempt.rank(r), shapes.RANK_END) for r in range(1, work.rank_info.world)) if p]
     if ending.state in (AttemptState.COMPLETED, AttemptState.DIVERGED) or not peers:
         return ending
     peers.sort(key=lambda peer: float(peer["ended"]))
     told = [
         Ending(
             Kind(peer.get("kind", "unknown")),
-            peer["exit_code"],
-            peer["signal"],
+            peer.get("exit_code"),
+            peer.get("signal"),
             f"rank {peer['rank']}: {peer['error']}",
             f"rank {peer['rank']}: {peer.get('headline') or headline(str(peer['error']))}",
         )

@@ -16,7 +16,8 @@ from study.reconcile.step import step
 from study.reconcile.triggers import AttemptEnd, Neighbours
 from study.records import ledger
 from study.records.settings import load_submission
-from study.storage.files import read_json
+from study.records.shapes import ATTEMPT_END, JOB
+from study.storage.shapes import read_record
 
 NOTHING_FOLLOWS = frozenset({Kind.COMPLETED, Kind.PAUSED, Kind.DIVERGED, Kind.CANCELLED, Kind.INTERRUPTED})
 """Kinds of ends that a job does not act on itself: it cannot know who interrupted it."""
@@ -71,7 +72,7 @@ def account_for_restart(work: JobContext, number: int, services: Services | None
     if not load(work.rank_info.executor).detached or not work.rank_info.restart or work.until is not None or number < 2:
         return None
     before = work.run.attempt(number - 1)
-    job, ended = read_json(before.job), read_json(before.outcome)
+    job, ended = read_record(before.job, JOB), read_record(before.outcome, ATTEMPT_END)
     if job is None or job.get("job_id") != work.rank_info.job_id:
         return None
     if ended is not None and ended.get("kind", ended.get("state")) != Kind.INTERRUPTED:

@@ -17,8 +17,10 @@ from typing import Any
 from study.executors.base import RankInfo
 from study.job.rank import own_address
 from study.process.ports import FIRST_PORT, PORTS, is_free
-from study.storage.files import file_size, read_json, tail
+from study.records.shapes import JOB
+from study.storage.files import file_size, tail
 from study.storage.layout import AttemptFolder
+from study.storage.shapes import read_record
 
 ROUNDS = 4
 """Ports that an attempt tries; after that it fails like any other that cannot meet."""
@@ -59,7 +61,7 @@ class RendezvousRound:
         if self._found is not None or self.rank == 0 or now < self._next or self.attempt.beat(self.rank).exists():
             return self._found
         self._next = now + LOOK_SECONDS
-        job = read_json(self.attempt.job)
+        job = read_record(self.attempt.job, JOB)
         if job is not None and int(job.get("round", 0)) > self.number:
             self._found = job
         return self._found

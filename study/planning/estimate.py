@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,9 @@ from study.failures.kinds import AttemptState
 from study.planning.ranks import slot_count
 from study.records import lineage
 from study.records.point import Point
+from study.records.shapes import RUN_OUTCOME
 from study.storage.layout import StudyFolder
+from study.storage.shapes import read_record
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, params
 
@@ -123,14 +124,11 @@ def _row(point: Point, state: RowState) -> Row:
 def _measured(folder: StudyFolder, device: str) -> tuple[tuple[int, float], ...]:
     pairs = []
     for path in sorted(folder.path.glob("*/outcome.json"))[:MAX_MEASURED]:
-        try:
-            outcome = json.loads(path.read_text())
-            took, ran_on = float(outcome["seconds"]["total"]), str(outcome.get("device", ""))
-            if outcome["state"] == AttemptState.COMPLETED and took > 0 and ran_on.startswith(device):
-                own = float(outcome.get("flops_own", outcome["flops"]))
-                devices = max(1, int(outcome.get("world_size", 1))) * float(outcome.get("gpu_share", 1))
-                each = own / took / devices  # of a whole GPU: runs that share one have it in turn
-                pairs.append((int(outcome["params"]["matmul"]), each))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        outcome = read_record(path, RUN_OUTCOME) or {}
+        took = (outcome.get("seconds") or {}).get("total") or 0.0
+        matmul, own = (outcome.get("params") or {}).get("matmul"), outcome.get("flops_own", outcome.get("flops"))
+        ran_here = outcome.get("state") == AttemptState.COMPLETED and (outcome.get("device") or "").startswith(device)
+        if ran_here and took > 0 and matmul and own:
+            devices = max(1, outcome.get("world_size") or 1) * float(outcome.get("gpu_share") or 1)
+            pairs.append((int(matmul), own / took / devices))  # of a whole GPU: runs that share one have it in turn
     return tuple(pairs)

@@ -29,8 +29,10 @@ from study.reconcile.triggers import (
 )
 from study.records import ledger
 from study.records.ledger import Ledger
-from study.storage.files import locked, read_json
+from study.records.shapes import QUEUE_NOTE
+from study.storage.files import locked
 from study.storage.layout import StudyFolder
+from study.storage.shapes import read_record
 
 if TYPE_CHECKING:
     from study.status.observer import Observer
@@ -202,7 +204,7 @@ def _is_work_left(known: Ledger) -> bool:
 
 def _asked_lately(study: StudyFolder, services: Services, seconds: float) -> bool:
     """Whether the scheduler was asked for room within the last `seconds`."""
-    when = (read_json(study.queue_note) or {}).get("time")
+    when = (read_record(study.queue_note, QUEUE_NOTE) or {}).get("time")
     return isinstance(when, int | float) and 0 <= services.clock() - when < seconds
 
 

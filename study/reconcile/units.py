@@ -21,7 +21,7 @@ from study.process import code_snapshot
 from study.reconcile.dispatch import dispatch
 from study.reconcile.services import Services
 from study.reconcile.two_phase import resolve_unclear
-from study.records import ledger
+from study.records import ledger, shapes
 from study.records.ledger import UNIT, Ledger
 from study.records.points import load_points
 from study.records.settings import load_submission
@@ -31,8 +31,8 @@ from study.search.state import Claim
 from study.search.trial_queue import JOB, TrialQueue
 from study.status import budget
 from study.status.cost import attempts
-from study.storage.files import read_json
 from study.storage.layout import StudyFolder
+from study.storage.shapes import read_record
 
 
 def submit_units(folder: StudyFolder, services: Services) -> int:
@@ -212,7 +212,7 @@ def _code(folder: StudyFolder, shape: JobSpec) -> str:
 def _lasted(folder: StudyFolder, claim: Claim) -> tuple[float, float]:
     """Return when a claim's attempts began, and when the last of them ended or said its last; zeros: none began."""
     run = folder.run(claim.key)
-    told = {path.parent.name: read_json(path) or {} for path in run.attempts.glob("*/job.json")}
+    told = {path.parent.name: read_record(path, shapes.JOB) or {} for path in run.attempts.glob("*/job.json")}
     numbers = {int(name) for name, job in told.items() if job.get("unit") == claim.number and name.isdigit()}
     mine = [one for one in attempts(folder, [claim.key], time.time()) if one.number in numbers]
     return min((one.started for one in mine), default=0.0), max((one.ended for one in mine), default=0.0)

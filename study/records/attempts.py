@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.storage.files import read_json
+from study.records import shapes
 from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder
+from study.storage.shapes import read_record
 
 START_FIELD = 18
 """Place of starttime (proc(5), field 22) among the fields that follow a process's name and state."""
@@ -40,15 +41,15 @@ def _latest(attempts: str) -> Attempt | None:
     except OSError:
         return None
     for number in sorted(map(int, filter(str.isdigit, names)), reverse=True):
-        job = read_json(f"{attempts}/{number}/{JOB}")
+        job = read_record(f"{attempts}/{number}/{JOB}", shapes.JOB)
         if job is not None:
-            return Attempt(number, job, read_json(f"{attempts}/{number}/{OUTCOME}"))
+            return Attempt(number, job, read_record(f"{attempts}/{number}/{OUTCOME}", shapes.ATTEMPT_END))
     return None
 
 
 def read_attempts(path: str) -> tuple[dict[str, Any] | None, Attempt | None]:
     """Return the outcome and the latest attempt of the run in a folder."""
-    return read_json(f"{path}/{OUTCOME}"), _latest(f"{path}/{ATTEMPTS}")
+    return read_record(f"{path}/{OUTCOME}", shapes.RUN_OUTCOME), _latest(f"{path}/{ATTEMPTS}")
 
 
 def process_identity(pid: int) -> str | None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from study.storage.files import read_json
+from study.records.shapes import MANIFEST as MANIFEST_SHAPE
 from study.storage.layout import RunFolder
+from study.storage.shapes import read_record
 
 PREFIX, MANIFEST, PIN, ABANDONED = "step-", "manifest.json", "pinned", "abandoned"
 
@@ -44,17 +45,16 @@ class Checkpoint:
 
 def read(folder: Path) -> Checkpoint:
     """Return the checkpoint in a folder, whose name ends in its step."""
-    manifest = read_json(folder / MANIFEST) or {}
-    progress, files = manifest.get("progress"), manifest.get("files")
-    about: Mapping[str, Any] = progress if isinstance(progress, dict) else {}
-    loss, tokens, seconds = about.get("validation_loss"), about.get("tokens"), about.get("seconds")
+    manifest = read_record(folder / MANIFEST, MANIFEST_SHAPE) or {}
+    about: Mapping[str, Any] = manifest.get("progress") or {}
+    loss, tokens = about.get("validation_loss"), about.get("tokens")
     return Checkpoint(
         folder,
         step=int(folder.name.rpartition("-")[2]),
-        tokens=tokens if isinstance(tokens, int) else -1,
-        loss=float(loss) if isinstance(loss, int | float) else None,
-        seconds=seconds if isinstance(seconds, dict) else {},
-        files=files if about and isinstance(files, dict) else None,
+        tokens=-1 if tokens is None else tokens,
+        loss=None if loss is None else float(loss),
+        seconds=about.get("seconds") or {},
+        files=manifest.get("files") if about else None,
         pinned=(folder / PIN).exists(),
         abandoned=(folder / ABANDONED).exists(),
     )

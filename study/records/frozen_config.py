@@ -13,7 +13,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from train.spec import counts
 from train.spec.config import SCIENTIFIC, ModelConfig, RunConfig
@@ -84,11 +85,26 @@ def run_config(config: Mapping[str, Any]) -> RunConfig:
     hints, config = _hints(), filled(config)
     try:
         parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
+        if not all(type(getattr(parts[section], name)) in kinds for section, name, kinds in _types()):
+            return _read(RunConfig, config)
         if any(getattr(parts[section], name) not in allowed for section, name, allowed in _choices()):
             return _read(RunConfig, config)
         return RunConfig(**parts)
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, AttributeError):
         return _read(RunConfig, config)
+
+
+@cache
+def _types() -> tuple[tuple[str, str, frozenset[type]], ...]:
+    """Return the types that a key's value may have, by section and name; keys that hold sections are left out."""
+    found = []
+    for section, kind in _hints().items():
+        for name, hint in get_type_hints(kind).items() if is_dataclass(kind) else ():
+            options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+            kinds = {get_origin(option) or option for option in options}
+            if kinds <= {int, float, str, bool, tuple, dict, NoneType}:
+                found.append((section, name, frozenset(kinds | ({int} if float in kinds else set()))))
+    return tuple(found)
 
 
 @cache

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from study.records.shapes import BEAT
 from study.storage.files import read_json
+from study.storage.shapes import wrong
 
 SLOW = 1.5
 """A rank is slow whose own part of a step takes so many times the median of all ranks."""
@@ -32,21 +34,18 @@ class Beat:
 def read_beat(path: Path) -> Beat | None:
     """Return a rank's last beat; None where there is none, or it is being written."""
     said = read_json(path)
-    if said is None:
+    if said is None or wrong(said, BEAT):
         return None
-    try:
-        return Beat(
-            int(said["beats"]),
-            int(said["step"]),
-            str(said["phase"]),
-            float(said["allow"]),
-            said["median"],
-            said["own"],
-            str(said["where"]),
-            float(said.get("time") or 0.0),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+    return Beat(
+        said["beats"],
+        said["step"],
+        said["phase"],
+        float(said["allow"]),
+        said.get("median"),
+        said.get("own"),
+        said.get("where") or "",
+        float(said.get("time") or 0.0),
+    )
 
 
 def slow_rank(beats: Sequence[Beat | None]) -> str | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from analysis.inputs import recorded
 from study.records.heartbeats import read_beat
-from study.storage.files import read_json, tail
+from study.records.shapes import JOB, METRICS, TARGET
+from study.storage.files import tail
 from study.storage.layout import AttemptFolder, RunFolder
+from study.storage.shapes import read_record, wrong
 
 
 def last_metrics(run: RunFolder) -> dict[str, Any] | None:
@@ -22,18 +23,26 @@ def last_metrics(run: RunFolder) -> dict[str, Any] | None:
     stands: dict[str, Any] | None = None
     rollbacks: list[tuple[int, int]] = []
     for line in reversed(tail(run.metrics, 4096).split("\n")[:-1]):
-        try:
-            record = json.loads(line)
-        except ValueError:
+        record = _row(line)
+        if record is None:
             continue
-        if not isinstance(record, dict):
-            continue
-        if record.get("kind") == "train" and not recorded.abandoned(record, rollbacks):
+        if record["kind"] == "train" and not recorded.abandoned(record, rollbacks):
             return record
-        if record.get("kind") == recorded.ROLLBACK and (found := recorded.goings_back([record])):
+        if record["kind"] == recorded.ROLLBACK and not wrong(record["metrics"], TARGET):
+            found = recorded.goings_back([record])
             rollbacks += found
-            stands = stands or {"step": found[0][1], "tokens": int(record["metrics"].get("to_tokens") or 0)}
+            if found and stands is None:
+                stands = {"step": found[0][1], "tokens": int(record["metrics"].get("to_tokens") or 0)}
     return stands
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """Return a line of metrics; None where it is torn or no row."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return None if wrong(record, METRICS) else record
 
 
 def last_sign(run: RunFolder, attempt: AttemptFolder, started: float) -> float:
@@ -45,7 +54,7 @@ def last_sign(run: RunFolder, attempt: AttemptFolder, started: float) -> float:
     said = [beat.time for beat in beats if beat is not None]
     if any(said):
         return max(said)
-    job = read_json(run.attempt(int(attempt.path.name) + 1).job) or {}
+    job = read_record(run.attempt(int(attempt.path.name) + 1).job, JOB) or {}
     until = float(job.get("started") or math.inf)
     return max((at for at in _recorded(run) if started <= at < until), default=started)
 
@@ -53,5 +62,6 @@ def last_sign(run: RunFolder, attempt: AttemptFolder, started: float) -> float:
 def _recorded(run: RunFolder) -> Iterator[float]:
     """Yield the times of the last records of a run's metrics [seconds since 1970]."""
     for line in tail(run.metrics, 1 << 16).splitlines():
-        with suppress(ValueError, TypeError, KeyError):
-            yield float(json.loads(line)["time"])
+        record = _row(line)
+        if record is not None and record.get("time") is not None:
+            yield float(record["time"])

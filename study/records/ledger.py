@@ -13,6 +13,8 @@ from typing import Any
 
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, RecordedFailure
+from study.records.shapes import EVENT, EVENTS
+from study.storage import shapes
 from study.storage.files import locked
 from study.storage.jsonl import Log, compact
 from study.storage.layout import StudyFolder
@@ -201,7 +203,7 @@ def fold(events: Iterable[Event]) -> Ledger:
             case "ended":
                 state.end(event)
             case "code":
-                state.code = event["code"]
+                state.code = event.get("code")
             case "excluded":
                 state.excluded = dict(event["nodes"])
                 state.ever_excluded.update(event["nodes"])
@@ -229,8 +231,8 @@ class _Folding:
             event.get("resources") or {},
             event.get("code"),
             event.get("parallel"),
-            str(event.get("why", "")),
-            str(event.get("executor", WITHOUT_A_NAME)),
+            event.get("why") or "",
+            event.get("executor") or WITHOUT_A_NAME,
         )
         # What was cancelled stays so until it is tried again, and what followed from the end of a batch's point follows
         # once: whoever wrote this may not have known of it yet.
@@ -335,8 +337,10 @@ def _log(path: Path) -> Log[dict[str, Any]]:
 
 def _event(line: bytes) -> dict[str, Any]:
     event: dict[str, Any] = json.loads(line)
-    event["event"], event["time"]
-    if "job_id" in event and not JOB_ID.fullmatch(event["job_id"]):
+    shapes.check(event, EVENT)
+    if (shape := EVENTS.get(event["event"])) is not None:
+        shapes.check(event, shape)
+    if event.get("job_id") is not None and not JOB_ID.fullmatch(event["job_id"]):
         raise ValueError(event["job_id"])
     return event
 
@@ -355,8 +359,8 @@ def _end(event: Event) -> RecordedFailure:
         kind=Kind(event["kind"]),
         nodes=tuple(event.get("nodes") or ()),
         time=float(event["time"]),
-        action=Action(event.get("action", "stop")),
-        why=str(event.get("why", "")),
+        action=Action(event.get("action") or "stop"),
+        why=event.get("why") or "",
         memory_gb=event.get("memory_gb"),
         saved=int(event.get("saved") or 0),
     )
@@ -371,5 +375,5 @@ def _batch(event: Event) -> Batch:
         resources=event.get("resources") or {},
         code=event.get("code"),
         throttle=event.get("throttle"),
-        array=bool(event.get("array", True)),
+        array=event.get("array") is not False,
     )

@@ -35,5 +35,5 @@ def _why(point: Point) -> str:
     try:
         _ = point.config
     except ValueError as error:
-        return str(error)
+        return str(error.__cause__ or error)  # without the point, which the line names already
     return ""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 
 from study.failures.kinds import AttemptState
-from study.storage.files import read_json, write_atomic
+from study.records.shapes import RUN_OUTCOME
+from study.storage.files import write_atomic
 from study.storage.layout import StudyFolder
+from study.storage.shapes import read_record
 
 
 def completed(folder: StudyFolder, key: str) -> bool:
     """Whether a run has reached its target."""
-    outcome = read_json(folder.run(key).outcome)
-    return outcome is not None and outcome.get("state", AttemptState.COMPLETED) == AttemptState.COMPLETED
+    outcome = read_record(folder.run(key).outcome, RUN_OUTCOME)
+    return outcome is not None and outcome["state"] == AttemptState.COMPLETED
 
 
 def export(folder: StudyFolder) -> int:
@@ -22,7 +24,7 @@ def export(folder: StudyFolder) -> int:
     """
     lines = []
     for path in sorted(folder.path.glob("*/outcome.json")):
-        outcome = read_json(path)
+        outcome = read_record(path, RUN_OUTCOME)
         if outcome is not None:  # what is no outcome to `study status` is none here
             lines.append(json.dumps({"key": path.parent.name, **outcome}, sort_keys=True) + "\n")
     text = "".join(lines)

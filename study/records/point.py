@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,10 @@ class Point:
         """The config. Raises ValueError where it is read first and says what none can say."""
         from study.records.frozen_config import run_config
 
-        return run_config(self.raw)
+        try:
+            return run_config(self.raw)
+        except ValueError as error:
+            raise ValueError(f"point {self.key}: {error}") from error
 
     @property
     def text(self) -> str:
@@ -68,7 +72,8 @@ class Point:
     def tokens(self) -> int:
         """The budget [tokens]; 0 where it says none. Kept: a look that sees bad ends asks for it three times."""
         found = self._section("budget")
-        return (self.config.budget.tokens if found is None else json.loads(found).get("tokens")) or 0
+        said = None if found is None else json.loads(found).get("tokens", 0)
+        return said if type(said) is int else self.config.budget.tokens or 0
 
     @property
     def parent(self) -> str | None:
@@ -85,7 +90,10 @@ class Point:
         from study.records.frozen_config import flops_per_token, flops_per_token_of
 
         model, data = self._section("model"), self._section("data")
-        return flops_per_token(self.config) if model is None or data is None else flops_per_token_of(model, data)
+        if model is not None and data is not None:
+            with suppress(TypeError, KeyError):  # what is wrong is said by the config as a whole
+                return flops_per_token_of(model, data)
+        return flops_per_token(self.config)
 
     @property
     def params(self) -> int:
@@ -93,11 +101,12 @@ class Point:
         from study.records.frozen_config import matmul_params_of
 
         model, data = self._section("model"), self._section("data")
-        if model is None or data is None:
-            from train.spec.counts import params
+        if model is not None and data is not None:
+            with suppress(TypeError, KeyError):
+                return matmul_params_of(model, data)
+        from train.spec.counts import params
 
-            return params(self.config.model, self.config.data.vocab_size).matmul
-        return matmul_params_of(model, data)
+        return params(self.config.model, self.config.data.vocab_size).matmul
 
     def _section(self, name: str) -> str | None:
         """Return the text of a section that holds no other; None where it is not found as that."""

@@ -18,8 +18,9 @@ from study.config.dotted import flat
 from study.failures.kinds import AttemptState
 from study.records.metric_names import EARLIER, ROLLBACK, TOKENS, VALIDATION_LOSS
 from study.records.points import load_points
-from study.storage.files import read_json
+from study.records.shapes import ATTEMPT_END, METRICS, RUN_OUTCOME
 from study.storage.layout import StudyFolder
+from study.storage.shapes import read_record, wrong
 from study.text import counted
 from train.spec.lineage import parse
 
@@ -153,20 +154,20 @@ def _science(config: Any) -> dict[str, Any]:
 
 def _curve(folder: StudyFolder, key: str, settings: Mapping[str, Any], budget: int) -> Curve:
     run = folder.run(key)
-    outcome = read_json(run.outcome) or {}
+    outcome = read_record(run.outcome, RUN_OUTCOME) or {}
     losses: dict[int, float] = {}
     for record in recorded.read(run.metrics, "validation"):
-        if record["metrics"].get("loss") is not None:
-            losses[int(record["tokens"])] = float(record["metrics"]["loss"])
-    spent = outcome.get("seconds") or {}
-    total = float(spent.get("total", math.nan))
-    attempts = [read_json(path) for path in sorted(run.attempts.glob("*/outcome.json"))]
+        if not wrong(record, METRICS) and record["metrics"].get("loss") is not None:
+            losses[int(record.get("tokens") or 0)] = float(record["metrics"]["loss"])
+    spent = {kind: float(took) for kind, took in (outcome.get("seconds") or {}).items() if took is not None}
+    total = spent.get("total", math.nan)
+    attempts = [read_record(path, ATTEMPT_END) for path in sorted(run.attempts.glob("*/outcome.json"))]
     ends = [attempt for attempt in attempts if attempt is not None]
     starts = sum(1 for _ in run.attempts.glob("*/job.json"))
     lost = starts - sum(
         str(end.get("state")) in (AttemptState.COMPLETED, AttemptState.DIVERGED, AttemptState.PAUSED) for end in ends
     )
-    work = float(spent.get("train", 0.0)) + float(spent.get("validation", 0.0))
+    work = spent.get("train", 0.0) + spent.get("validation", 0.0)
     starting = (
         (max(0.0, sum(float(e.get("seconds") or 0.0) for e in ends) - work) / len(ends),) if ends and spent else ()
     )
@@ -175,20 +176,23 @@ def _curve(folder: StudyFolder, key: str, settings: Mapping[str, Any], budget: i
 
 
 def _from_run(client: Any, run: Any) -> Curve:
-    outcome = json.loads(run.data.tags["outcome"]) if run.data.tags.get("outcome") else {}
+    outcome = _parsed(run.data.tags.get("outcome") or "{}")
+    if wrong(outcome, RUN_OUTCOME):
+        outcome = {}
     earlier = VALIDATION_LOSS not in run.data.metrics
     named = {name: EARLIER[name] if earlier else name for name in EARLIER}
     history = {name: client.get_metric_history(run.info.run_id, named[name]) for name in EARLIER}
     history = _path_taken(history)
     at = {metric.step: int(metric.value) for metric in history[TOKENS]}
-    per_step = outcome["tokens"] / outcome["step"] if outcome.get("step") else None
+    per_step = (outcome.get("tokens") or 0) / outcome["step"] if outcome.get("step") else None
     losses = {
         at.get(metric.step, round(metric.step * per_step) if per_step else metric.step): float(metric.value)
         for metric in history[VALIDATION_LOSS]
     }
     settings = {name: _parsed(text) for name, text in run.data.params.items()}
     budget = int(settings.get("budget.tokens") or 0)
-    seconds = float((outcome.get("seconds") or {}).get("total", math.nan))
+    took = (outcome.get("seconds") or {}).get("total")
+    seconds = math.nan if took is None else float(took)
     state = str(outcome.get("state", run.data.tags.get("state", "unknown")))
     sections = ("model.", "batch.", "optim.", "schedule.", "precision.", "spikes.", "seed")
     settings = {name: value for name, value in settings.items() if name.startswith(sections)}

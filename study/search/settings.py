@@ -9,6 +9,8 @@ from typing import Any
 
 from study.storage.files import read_json, write_atomic
 from study.storage.layout import StudyFolder
+from study.storage.shapes import COUNT, NUMBER, OBJECT, TEXT, TEXTS, WHOLE, Shape, WrongRecordError, values_of
+from study.storage.shapes import check as check_record
 from sweeps.rungs import first_rung
 from sweeps.samplers.base import Sampler, SamplerOptions, make_sampler
 from sweeps.schedulers import SCHEDULERS, STAKE, Compares
@@ -19,6 +21,29 @@ from train.spec.from_mapping import read
 from train.spec.later import filled
 
 FORMAT = 1
+_SPACES = values_of(OBJECT, "an object of objects")
+SHAPE = Shape(
+    "a search",
+    {
+        **dict.fromkeys(("scheduler", "sampler", "explore", "shape"), TEXT),
+        **dict.fromkeys(("r", "R", "eta", "trials", "burn_in", "devices", "workers"), COUNT),
+        **dict.fromkeys(("budget", "lease", "quantile", "resample", "gpu_hours", "stake"), NUMBER),
+        **dict.fromkeys(("space", "conditions"), _SPACES),
+        "seed": WHOLE,
+        "base": OBJECT,
+        "objectives": TEXTS,
+    },
+    (
+        "scheduler",
+        "sampler",
+        "r",
+        "R",
+        "eta",
+        "trials",
+        "seed",
+        "lease",
+    ),
+)
 FREE = ("trials", "budget", "gpu_hours", "lease", "devices", "shape", "workers")
 """What may change while a search goes on."""
 
@@ -131,7 +156,17 @@ def load(folder: StudyFolder) -> Settings | None:
         return None
     if found.pop("format", None) != FORMAT:
         raise ValueError(f"{folder.search} was written by another version: start a new study (study.name=…)")
-    return Settings(**found)
+    try:
+        check_record(found, SHAPE)
+        settings = Settings(**found)
+        settings.make_space()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        why = error if isinstance(error, WrongRecordError) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{folder.search} is not a search ({why}): the file was edited or damaged; restore it from a backup, or "
+            "start a new study (study.name=…)"
+        ) from error
+    return settings
 
 
 def save(folder: StudyFolder, wanted: Settings) -> Settings:

@@ -12,13 +12,26 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from study.failures.kinds import Kind
-from study.storage.files import read_json, write_atomic
+from study.records.shapes import SETTLED
+from study.storage.files import write_atomic
 from study.storage.layout import OUTCOME, StudyFolder
+from study.storage.shapes import read_record
 
 if TYPE_CHECKING:
     from study.status.states import PointStatus
 
 Mark = tuple[int, int]
+FORMS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float | None": (float, int, type(None)),
+    "tuple[str, ...]": (list,),
+    "PointState": (str,),
+    "Kind": (str,),
+}
+"""What JSON has for each type of a status's fields."""
 NEW_SHARE = 0.02
 """Not written again for fewer new points than this share of those that are remembered."""
 
@@ -39,11 +52,14 @@ class Remembered:
 
         one = cls(folder)
         names = [field.name for field in fields(PointStatus)]
-        loaded = read_json(folder.status_cache) or {}
+        loaded = read_record(folder.status_cache, SETTLED) or {}
         if loaded.get("fields") == names:
+            forms = [FORMS[str(field.type)] for field in fields(PointStatus)]
             lists = [names.index(name) for name in ("overrides", "nodes", "error")]
             state, kind = names.index("state"), names.index("kind")
-            for size, when, row in loaded["points"]:
+            for size, when, row in loaded.get("points") or ():
+                if len(row) != len(names) or not all(map(isinstance, row, forms)):
+                    return cls(folder)  # all of it is looked at again
                 for place in lists:
                     row[place] = tuple(row[place])
                 row[state], row[kind] = PointState(row[state]), Kind(row[kind])

@@ -19,9 +19,10 @@ from study.executors.jobs import JobRun
 from study.records import ledger
 from study.records.last_sign import last_sign
 from study.records.point import Point
+from study.records.shapes import ATTEMPT_END, JOB
 from study.status.states import PointState, PointStatus
-from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
+from study.storage.shapes import read_record
 
 GPU, CORE = "GPU-hours", "core-hours"
 LOST_STATES = frozenset({PointState.FAILED})
@@ -283,15 +284,16 @@ def _attempts(run: RunFolder, key: str, now: float) -> list[Attempted]:
         return []
     for number in sorted(int(name) for name in names if name.isdigit()):
         attempt = run.attempt(number)
-        job = read_json(attempt.job)
-        if job is None or "started" not in job:
+        job = read_record(attempt.job, JOB)
+        if job is None or job.get("started") is None:
             continue
-        ended = read_json(attempt.outcome)
+        ended = read_record(attempt.outcome, ATTEMPT_END)
         started = float(job["started"])
         if ended is None:
             until = max(started, min(now, last_sign(run, attempt, started)))
         else:  # by its own count where it has one: the clock may have been set meanwhile
-            until = started + float(ended["seconds"]) if "seconds" in ended else float(ended["ended"])
+            took = ended.get("seconds")
+            until = max(started, float(ended.get("ended") or started)) if took is None else started + float(took)
         found.append(
             Attempted(
                 key,

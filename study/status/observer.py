@@ -11,18 +11,20 @@ from typing import Any
 
 from study.executors import detached, load, query, submitted
 from study.executors.jobs import Job, JobState, QueueView
-from study.failures.kinds import HELD, AttemptState, Kind, by_words, headline
+from study.failures.kinds import HELD, Kind, by_words, headline
 from study.failures.retry_policy import ENDED_BADLY
 from study.records import ledger
 from study.records.attempts import Attempt, is_alive, read_attempts
 from study.records.heartbeats import read_beat, slow_rank
 from study.records.last_sign import last_metrics, last_sign
 from study.records.point import Point, point_log
+from study.records.shapes import LEFT_TO, QUEUE_NOTE
 from study.status.cache import Remembered
 from study.status.states import DerivedState, Evidence, PointState, PointStatus, derive_state
-from study.storage.files import RunLock, file_size, last_lines, read_json
+from study.storage.files import RunLock, file_size, last_lines
 from study.storage.jsonl import Log
 from study.storage.layout import RunFolder, StudyFolder
+from study.storage.shapes import read_record
 
 HELD_CODE = f"exit code {HELD}:0"
 """sacct's exit code of a job that left its run to another attempt."""
@@ -90,7 +92,8 @@ class Observer:
 
     def _no_room(self) -> str:
         """Return why waiting points are not submitted, by the last query of the scheduler."""
-        return str((read_json(self.folder.queue_note) or {}).get("why") or "") if self.known.waiting else ""
+        note = read_record(self.folder.queue_note, QUEUE_NOTE) if self.known.waiting else None
+        return str((note or {}).get("why") or "")
 
     def _seen(self, key: str, no_room: str, *, started: bool) -> ObservedPoint:
         state, name = self.known, self._names.get(key, "")
@@ -131,7 +134,7 @@ class Observer:
             status = replace(status, job_id=name)  # also before its attempt has begun
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
             status = replace(status, next=ends[-1].why)
-        if status.state in (PointState.COMPLETED, PointState.DIVERGED):
+        if status.state in (PointState.COMPLETED, PointState.DIVERGED) and seen.outcome is not None:
             self._final[key] = status
             self._recall().add(status)
         return status
@@ -181,7 +184,7 @@ def gather(
     seen = Evidence(
         batch=batch,
         cancelled=key in state.cancelled,
-        outcome=None if outcome is None else str(outcome.get("state", AttemptState.COMPLETED)),
+        outcome=None if outcome is None else str(outcome["state"]),
         attempt=attempt,
         alive=alive,
         job=job,
@@ -213,7 +216,7 @@ def _owned(
         return None
     if not queue_complete if job is None else job.state not in (JobState.FAILED, JobState.COMPLETED):
         return None
-    note = read_json(run.left_to)
+    note = read_record(run.left_to, LEFT_TO)
     mine = note is not None and note.get("name") == batch.name
     begun_since = note is not None and attempt is not None and float(attempt.job.get("started") or 0.0) > note["time"]
     if begun_since or not (mine or (job is not None and HELD_CODE in job.reason)):
@@ -243,7 +246,8 @@ def _describe(
         record = last_metrics(folder.run(point.key))
         if record:
             step, tokens = record.get("step"), int(record.get("tokens") or 0)
-            loss = (record.get("metrics") or {}).get("loss")
+            # A training loss is not that of a completed run, whose outcome is missing.
+            loss = None if derived.state == PointState.COMPLETED else (record.get("metrics") or {}).get("loss")
     error = _error(folder.run(point.key), seen) if derived.state in (PointState.FAILED, PointState.UNKNOWN) else ()
     return PointStatus(
         key=point.key,
@@ -252,7 +256,7 @@ def _describe(
         overrides=point.overrides,
         batch=seen.batch.name if seen.batch else None,
         attempt=attempt.number if attempt else None,
-        job_id=str(job["job_id"]) if "job_id" in job else None,
+        job_id=job.get("job_id"),
         nodes=tuple(job.get("nodes") or ()),
         step=step,
         tokens=tokens,
@@ -312,7 +316,7 @@ def _last_said(run: RunFolder, seen: Evidence) -> Sequence[str]:
 
 def _seconds(run: RunFolder, attempt: Attempt | None, state: str) -> float | None:
     """Return how long the latest attempt has run [s]; one that was killed outright, until its last sign of life."""
-    if attempt is None or "started" not in attempt.job:
+    if attempt is None or attempt.job.get("started") is None:
         return None
     if attempt.ended is not None:
         return float(attempt.ended.get("seconds") or 0.0)

@@ -53,13 +53,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path | str) -> dict[str, Any] | None:
     """Return the JSON object in a file; None where the file is absent or not (yet) one whole object."""
     try:
-        value = json.loads(_read(path))
+        value = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _read(path: Path | str) -> str:
+def read_text(path: Path | str) -> str:
     """Return a text file's content, by bare system calls: a look at a study reads tens of thousands of small files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

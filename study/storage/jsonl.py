@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from study.storage.files import naming
+from study.storage.shapes import WrongRecordError
 
 R = TypeVar("R")
 
@@ -70,9 +71,10 @@ class Log(Generic[R]):
             try:
                 found.append(self._load(line))
             except (ValueError, TypeError, KeyError, RecursionError) as error:
+                why = f" ({error})" if isinstance(error, WrongRecordError) else ""
                 raise ValueError(
-                    f"{self.path}:{number}: {line[:60].decode(errors='replace')!r} is not {self._what}: the file was "
-                    f"edited or damaged; {self._remedy}"
+                    f"{self.path}:{number}: {line[:60].decode(errors='replace')!r} is not {self._what}{why}: the file "
+                    f"was edited or damaged; {self._remedy}"
                 ) from error
         return found, len(data) - len(torn)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from analysis.text.terminal import complain, show
 from study import text as terminal
+from study.storage.shapes import told
 
 WITH_VALUE = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd", "--package", "-p", "--cfg", "-c")
 CHOICES = {
@@ -120,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
             return 2
-        code = _hydra(arguments)
+        with told(lambda said: complain(f"study.sweep: {said}")):
+            code = _hydra(arguments)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

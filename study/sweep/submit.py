@@ -25,8 +25,9 @@ from study.records.corpus import corpus_of, remarks
 from study.records.point import Point
 from study.records.points import load_points, resolve_run
 from study.records.settings import reference
-from study.storage.files import read_json
+from study.records.shapes import RUN_OUTCOME
 from study.storage.secrets import refuse_secrets
+from study.storage.shapes import read_record
 from study.sweep.layouts import lay_out
 from study.sweep.table import table
 from study.text import counted
@@ -124,7 +125,7 @@ def _states(plan: StudyPlan, known: Collection[str]) -> dict[str, RowState]:
     """Return what is known of the points already: how they ended, or that the study, of keys `known`, holds them."""
     found = {}
     for key in set(known).intersection(point.key for point in plan.points):
-        outcome = read_json(plan.folder.run(key).outcome)
+        outcome = read_record(plan.folder.run(key).outcome, RUN_OUTCOME)
         ended = RowState.DIVERGED if outcome and outcome.get("state") == "diverged" else RowState.COMPLETED
         found[key] = RowState.KNOWN if outcome is None else ended
     return found

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from study.records.shapes import JOB
 from study.status.observer import Observer
 from study.status.states import PointState
-from study.storage.files import last_lines, read_json
+from study.storage.files import last_lines
 from study.storage.layout import RunFolder, StudyFolder
+from study.storage.shapes import read_record
 
 ERROR_LINES = 12
 
@@ -44,7 +46,7 @@ def read_facts(observer: Observer, key: str) -> Facts | None:
         return None
     ended = attempt.ended if attempt else None
     bad = standing.state in (PointState.FAILED, PointState.UNKNOWN)
-    first = read_json(run.attempt(1).job) or (attempt.job if attempt else {})
+    first = read_record(run.attempt(1).job, JOB) or (attempt.job if attempt else {})
     return Facts(
         state=standing.state,
         why=standing.why,
@@ -59,7 +61,7 @@ def read_facts(observer: Observer, key: str) -> Facts | None:
 
 def first_start(folder: StudyFolder, keys: Iterable[str]) -> int | None:
     """Return when the first of these runs started, in unix milliseconds; None where none has."""
-    jobs = (read_json(folder.run(key).attempt(1).job) or {} for key in keys)
+    jobs = (read_record(folder.run(key).attempt(1).job, JOB) or {} for key in keys)
     return min((at for job in jobs if (at := _milliseconds(job.get("started"))) is not None), default=None)
 
 

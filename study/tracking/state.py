@@ -9,10 +9,54 @@ from pathlib import Path
 from typing import Any
 
 from study.storage.files import read_json, write_atomic
+from study.storage.shapes import COUNT, FLAG, LOSS, TEXT, WHOLE, Shape, object_of, values_of, wrong
 from study.tracking.metrics_reader import Position
 
 FORMAT = 2
 """Metrics have had their grouped names since 2: a study of the earlier format is sent anew under these."""
+
+_POSITION = Shape(
+    "how far a spool was read",
+    {"offset": COUNT, "steps": values_of(WHOLE, "an object of steps"), "end": TEXT, "path": COUNT},
+    (
+        "offset",
+        "steps",
+        "end",
+    ),
+)
+_RUN = Shape(
+    "a run in a store",
+    {
+        **dict.fromkeys(("id", "sent", "state", "logs"), TEXT),
+        **dict.fromkeys(("params", "config", "done", "error"), FLAG),
+        "position": object_of(_POSITION),
+        "totals": values_of(LOSS, "an object of numbers"),
+        "ended": COUNT,
+    },
+    (
+        "id",
+        "position",
+    ),
+)
+_STORE = Shape(
+    "a store",
+    {
+        **dict.fromkeys(("experiment", "parent", "parent_sent", "shown", "noted", "told"), TEXT),
+        "files": values_of(TEXT, "an object of texts"),
+        "runs": values_of(object_of(_RUN), "an object of runs"),
+    },
+    ("runs",),
+)
+SHAPE = Shape(
+    "how far stores have been brought",
+    {"owner": TEXT, "study_id": TEXT, "stores": values_of(object_of(_STORE), "an object of stores")},
+    (
+        "owner",
+        "study_id",
+        "stores",
+    ),
+)
+"""It may be deleted, so nobody is told where it is damaged."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +116,13 @@ class TrackingState:
 def load(path: Path) -> TrackingState:
     """Return the state in the file; an empty one where it is absent, damaged or of another format."""
     value = read_json(path)
-    if value is None or value.get("format") != FORMAT:
+    if value is None or value.get("format") != FORMAT or wrong(value, SHAPE):
         return TrackingState()
     try:
         stores = {name: _store(entry) for name, entry in value["stores"].items()}
-        return TrackingState(str(value["owner"]), str(value["study_id"]), stores)
     except (KeyError, TypeError, AttributeError):
         return TrackingState()
+    return TrackingState(value["owner"], value["study_id"], stores)
 
 
 def save(path: Path, state: TrackingState) -> None:

@@ -112,4 +112,4 @@ def _said(values: Sequence[Any], redact: Redact) -> str:
 
 
 def _numbers(values: Collection[Any]) -> bool:
-    return all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    return all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < math.inf for v in values)

@@ -7,13 +7,14 @@ from study.executors.jobs import QueueView
 from study.records import ledger
 from study.records.ledger import UNIT
 from study.records.settings import reference
+from study.records.shapes import QUEUE_NOTE
 from study.search.state import Search
 from study.search.trial_queue import JOB, TrialQueue
 from study.status.observer import Look
 from study.status.overview import bad_ends, next_action, queued_lines, refused_lines, waiting_lines
 from study.status.states import PointState, PointStatus, refused
-from study.storage.files import read_json
 from study.storage.layout import StudyFolder
+from study.storage.shapes import read_record
 
 
 def waiting_jobs(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
@@ -69,5 +70,5 @@ def lines(folder: StudyFolder, look: Look = query) -> list[str]:
 def _units_without_a_job(folder: StudyFolder) -> list[PointStatus]:
     """Return the units that wait to be submitted, as statuses with why there was no room."""
     units = [key for key, asked in ledger.read(folder).waiting.items() if UNIT in asked.resources]
-    why = str((read_json(folder.queue_note) or {}).get("why") or "") if units else ""
+    why = str((read_record(folder.queue_note, QUEUE_NOTE) or {}).get("why") or "") if units else ""
     return [PointStatus(key=unit, state=PointState.WAITING, why=why) for unit in units]

@@ -34,12 +34,13 @@ from study.records import checkpoints, ledger
 from study.records.attempts import latest_attempt
 from study.records.ledger import UNIT
 from study.records.point import find_point
+from study.records.shapes import RUN_OUTCOME
 from study.search import pins
 from study.search.leases import Lease
 from study.search.state import Claim
 from study.search.trial_queue import JOB, TrialQueue
-from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
+from study.storage.shapes import read_record
 from study.workers import unit_jobs
 from study.workers.rank_sync import RankSync
 from sweeps.history import How
@@ -286,7 +287,7 @@ def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
     Of the path that the run took, where it went back after a spike.
     A loss that is not finite is written as null, or not at all: a run's outcome then says that it diverged.
     """
-    outcome = read_json(run.outcome)
+    outcome = read_record(run.outcome, RUN_OUTCOME)
     if outcome is not None and outcome.get("state") == AttemptState.DIVERGED:
         return math.inf, None
     for record in recorded.read(run.metrics, "validation"):

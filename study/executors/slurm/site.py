@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,9 @@ from study.executors.slurm import limits, nodes, parse_limits
 from study.executors.slurm.limits import Limits
 from study.executors.slurm.nodes import Site
 from study.executors.slurm.query import SQUEUE_FIELDS, run
-from study.storage.files import read_json, write_json
+from study.records.shapes import SCHEDULER_ANSWERS
+from study.storage.files import write_json
+from study.storage.shapes import read_record
 
 MEMORY_SECONDS = 600.0
 """How long the answers about limits, which administrators set, serve without being asked again."""
@@ -76,10 +77,10 @@ class _Remembered:
         self._runner = runner
         self._path = path
         self._now = now
-        loaded = (read_json(path) if path is not None else None) or {}
+        loaded = (read_record(path, SCHEDULER_ANSWERS) if path is not None else None) or {}
         answers, when = loaded.get("answers"), loaded.get("time")
         fresh = isinstance(when, int | float) and 0 <= now - when < MEMORY_SECONDS
-        self._answers: dict[str, str] = dict(answers) if fresh and isinstance(answers, Mapping) else {}
+        self._answers: dict[str, str] = dict(answers) if fresh and answers else {}
         self._new = not self._answers
 
     def __call__(self, *command: str) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from study.records.outcomes import export
 from study.storage.layout import StudyFolder
+from study.storage.shapes import DamagedRecord
 
 
 def put(folder: StudyFolder, key: str, text: str) -> None:
@@ -17,25 +20,26 @@ def put(folder: StudyFolder, key: str, text: str) -> None:
 
 def test_outcomes_are_one_line_each_in_order_of_their_keys(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    put(folder, "b", '{"loss": 2.0, "a": 1}')
-    put(folder, "a", '{"loss": 3.0}')
+    put(folder, "b", '{"state": "diverged", "a": 1}')
+    put(folder, "a", '{"state": "completed"}')
     (folder.path / "c").mkdir()
     put(folder, "torn", '{"loss": ')
-    assert export(folder) == 2
+    with pytest.warns(DamagedRecord, match=r"torn/outcome\.json is not the outcome of a run: it is not JSON"):
+        assert export(folder) == 2
     text = folder.outcomes.read_text(encoding="utf-8")
-    assert text == '{"key": "a", "loss": 3.0}\n{"a": 1, "key": "b", "loss": 2.0}\n'
+    assert text == '{"key": "a", "state": "completed"}\n{"a": 1, "key": "b", "state": "diverged"}\n'
 
 
 def test_the_file_is_replaced_only_where_an_outcome_changed(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    put(folder, "a", '{"loss": 3.0}')
+    put(folder, "a", '{"state": "completed"}')
     export(folder)
     first = folder.outcomes.stat()
     assert export(folder) == 1
     assert (folder.outcomes.stat().st_ino, folder.outcomes.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
-    put(folder, "a", '{"loss": 2.0}')
+    put(folder, "a", '{"state": "completed", "tokens": 2}')
     assert export(folder) == 1
-    assert json.loads(folder.outcomes.read_text(encoding="utf-8"))["loss"] == 2.0
+    assert json.loads(folder.outcomes.read_text(encoding="utf-8"))["tokens"] == 2
 
 
 def test_a_study_of_no_outcomes_has_an_empty_file(tmp_path: Path) -> None:

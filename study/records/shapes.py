@@ -1,0 +1,255 @@
+"""The shapes of what jobs and trainers write into a run's folder, and of what is read from a study's beside it."""
+
+from __future__ import annotations
+
+from study.config.executors import EXECUTORS
+from study.failures.kinds import AttemptState
+from study.failures.retry_policy import Action
+from study.storage.shapes import (
+    COUNT,
+    FLAG,
+    LOSS,
+    NUMBER,
+    NUMBERS,
+    OBJECT,
+    SECONDS,
+    TEXT,
+    TEXTS,
+    TIME,
+    WHOLE,
+    Form,
+    Shape,
+    list_of,
+    object_of,
+    one_of,
+    values_of,
+)
+
+EXECUTOR = Form("an executor's name", lambda value: isinstance(value, str) and value in EXECUTORS)
+"""One that is registered later is one, too."""
+
+RUN_OUTCOME = Shape(
+    "the outcome of a run",
+    {
+        "state": one_of(AttemptState.COMPLETED, AttemptState.DIVERGED),
+        "step": COUNT,
+        "tokens": COUNT,
+        "flops": NUMBER,
+        "flops_own": NUMBER,
+        "epochs": NUMBER,
+        "params": NUMBERS,
+        "loss": values_of(LOSS, "an object of numbers"),
+        "health": NUMBERS,
+        "seconds": values_of(SECONDS, "an object of seconds"),
+        "device": TEXT,
+        "device_name": TEXT,
+        "torch": TEXT,
+        "world_size": COUNT,
+        "gpu_share": NUMBER,
+    },
+    ("state",),
+    "restore it from a backup, or remove it and go on with python -m train.run --config {folder}/config.yaml",
+)
+JOB = Shape(
+    "what a job says of its attempt",
+    {
+        "name": TEXT,
+        "executor": EXECUTOR,
+        "job_id": TEXT,
+        "restart": COUNT,
+        "nodes": TEXTS,
+        "pid": COUNT,
+        "start_time": NUMBER,
+        "process": TEXT,
+        "host": TEXT,
+        "started": TIME,
+        "code": TEXT,
+        "source": TEXT,
+        "world": COUNT,
+        "unit": COUNT,
+        "memory_gb": NUMBER,
+        "address": TEXT,
+        "port": COUNT,
+        "round": COUNT,
+    },
+    remedy="restore it from a backup, or leave it: the attempt is passed over",
+)
+ATTEMPT_END = Shape(
+    "the end of an attempt",
+    {
+        "state": TEXT,
+        "kind": TEXT,
+        "exit_code": WHOLE,
+        "signal": WHOLE,
+        "ended": TIME,
+        "seconds": SECONDS,
+        "headline": TEXT,
+        "error": Form("text", lambda value: isinstance(value, str) or TEXTS.fits(value)),  # a list in earlier versions
+        "rank": COUNT,
+    },
+    ("state",),
+    "restore it from a backup, or leave it: the attempt counts as one that was killed outright",
+)
+RANK_END = Shape(
+    "the end of a rank",
+    ATTEMPT_END.fields,
+    (
+        "state",
+        "ended",
+        "rank",
+        "error",
+    ),
+    "the other ranks' count",
+)
+LEFT_TO = Shape(
+    "a job's note that it left its run to another",
+    {"name": TEXT, "job_id": TEXT, "time": TIME},
+    (
+        "name",
+        "time",
+    ),
+    "remove it",
+)
+BEAT = Shape(
+    "a rank's heartbeat",
+    {
+        "beats": COUNT,
+        "step": COUNT,
+        "phase": TEXT,
+        "allow": SECONDS,
+        "median": SECONDS,
+        "own": SECONDS,
+        "where": TEXT,
+        "time": TIME,
+    },
+    (
+        "beats",
+        "step",
+        "phase",
+        "allow",
+    ),
+    "remove it",
+)
+PROGRESS = Shape(
+    "an object of step, tokens, losses and seconds",
+    {"step": COUNT, "tokens": COUNT, "validation_loss": LOSS, "seconds": values_of(SECONDS, "an object of seconds")},
+)
+MANIFEST = Shape(
+    "a checkpoint's manifest",
+    {"progress": object_of(PROGRESS), "files": OBJECT},
+    remedy="restore it from a backup, or remove the checkpoint {folder}",
+)
+QUEUE_NOTE = Shape(
+    "a note of when the scheduler was asked", {"time": TIME, "why": TEXT, "waiting": COUNT}, remedy="remove it"
+)
+SCHEDULER_ANSWERS = Shape(
+    "what the scheduler said of its limits",
+    {"time": TIME, "answers": values_of(TEXT, "an object of texts")},
+    remedy="remove it",
+)
+_SETTLED_POINT = Form("", lambda value: isinstance(value, list) and list(map(type, value)) == [int, int, list])
+SETTLED = Shape(
+    "what earlier looks found",
+    {"fields": TEXTS, "points": list_of(_SETTLED_POINT, "a list of a size, a time and fields each")},
+    remedy="remove it",
+)
+
+METRICS = Shape(
+    "a row of metrics",
+    {
+        "kind": TEXT,
+        "step": COUNT,
+        "tokens": COUNT,
+        "time": TIME,
+        "path": COUNT,
+        "metrics": values_of(LOSS, "an object of numbers"),
+    },
+    (
+        "kind",
+        "metrics",
+    ),
+)
+TARGET = Shape("where a rollback leads", {"to_step": NUMBER, "to_tokens": NUMBER})
+RESOURCES = Shape(
+    "what a job asks",
+    {
+        **dict.fromkeys(
+            ("nodes", "tasks", "tasks_per_node", "cpus_per_task", "time_minutes", "pack", "points_per_job"), COUNT
+        ),
+        **dict.fromkeys(("gpus_per_node", "signal_seconds"), COUNT),
+        **dict.fromkeys(("mem_gb", "hang_floor_seconds"), NUMBER),
+        **dict.fromkeys(
+            ("partition", "account", "qos", "constraint", "exclude", "reservation", "python", "code"), TEXT
+        ),
+        **dict.fromkeys(("container_image", "container_mounts", "pack_gpus", "master_addr", "dependency"), TEXT),
+        **dict.fromkeys(("requeue", "warm", "unit"), FLAG),
+        **dict.fromkeys(("prefix", "setup"), TEXTS),
+        "nice": WHOLE,
+        "sbatch": list_of(Form("a pair", lambda value: isinstance(value, list) and len(value) == 2), "a list of pairs"),
+    },
+)
+
+EVENT = Shape(
+    "an event",
+    {"event": TEXT, "time": NUMBER, "job_id": TEXT},
+    (
+        "event",
+        "time",
+    ),
+)
+_KEYS = Shape("an event on points", {"keys": TEXTS, "why": TEXT}, ("keys",))
+_ASKED = {"keys": TEXTS, "resources": object_of(RESOURCES), "code": TEXT, "executor": EXECUTOR, "name": TEXT}
+EVENTS = {
+    "waiting": Shape("points that wait", {**_ASKED, "parallel": COUNT, "why": TEXT}, ("keys",)),
+    "intent": Shape(
+        "a submission",
+        {**_ASKED, "throttle": COUNT, "array": FLAG},
+        (
+            "name",
+            "executor",
+            "keys",
+        ),
+    ),
+    "submitted": Shape(
+        "a confirmation",
+        {"name": TEXT},
+        (
+            "name",
+            "job_id",
+        ),
+    ),
+    "abandoned": Shape(
+        "a submission's end",
+        {"name": TEXT, "why": TEXT, "final": FLAG},
+        (
+            "name",
+            "why",
+        ),
+    ),
+    "cancelled": _KEYS,
+    "refused": _KEYS,
+    "retry": _KEYS,
+    "ended": Shape(
+        "a bad end",
+        {
+            "key": TEXT,
+            "name": TEXT,
+            "attempt": COUNT,
+            "kind": TEXT,
+            "nodes": TEXTS,
+            "action": one_of(*Action),
+            "why": TEXT,
+            "memory_gb": NUMBER,
+            "saved": COUNT,
+        },
+        (
+            "key",
+            "name",
+            "attempt",
+            "kind",
+        ),
+    ),
+    "code": Shape("a code version", {"code": TEXT}),
+    "excluded": Shape("nodes left out", {"nodes": values_of(TEXT, "an object of texts")}, ("nodes",)),
+}
+"""Of a ledger's events, by their word; those of a later version are passed over."""
