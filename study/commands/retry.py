@@ -18,6 +18,7 @@ from study.records.settings import find_study, load_submission, reference
 from study.status.observer import Observer
 from study.status.selection import parse_states, selected
 from study.status.states import PointState, PointStatus
+from study.storage.layout import StudyFolder
 from study.text import counted
 from study.watch.follow import follow
 
@@ -59,9 +60,12 @@ def run(options: argparse.Namespace) -> int:
     if options.json and keys and not load(cluster.executor).detached:
         raise ValueError("retry --json: local runs show their progress until they end: leave --json out")
     if keys:
-        ledger.append(folder, "retry", keys=keys)
-        with redirect_stdout(sys.stderr if options.json else sys.stdout):
-            step(folder, Services(), Submit(keys, cluster))
+        try:
+            with redirect_stdout(sys.stderr if options.json else sys.stdout):
+                step(folder, Services(), Submit(keys, cluster, retried=keys))
+        except OSError:
+            print(f"{folder.name}: {_left(folder, keys)}", file=sys.stderr)
+            raise
     if options.json:
         emit("retry", folder, {"submitted": keys})
         return 0
@@ -72,6 +76,14 @@ def run(options: argparse.Namespace) -> int:
         return follow(folder, cluster)
     print(f"{folder.name}: {counted(len(keys), 'point')} submitted again.  python -m study watch {reference(folder)}")
     return 0
+
+
+def _left(folder: StudyFolder, keys: Collection[str]) -> str:
+    """Say how a disk error left points that were to be tried again."""
+    waiting = ledger.read(folder).waiting.keys() & set(keys)
+    if waiting:
+        return f"{counted(len(waiting), 'point')} to be submitted: any later command of the study does it"
+    return "nothing was submitted; the study is as it was"
 
 
 def _left_out(statuses: Iterable[PointStatus], states: Collection[str]) -> str:

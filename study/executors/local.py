@@ -168,14 +168,20 @@ def _end(slots: Sequence[_Slot]) -> None:
 
 
 def write_batch(
-    folder: StudyFolder, keys: Sequence[str], code: str | None, resources: Mapping[str, Any] | None = None
+    folder: StudyFolder,
+    keys: Sequence[str],
+    code: str | None,
+    resources: Mapping[str, Any] | None = None,
+    before: Sequence[ledger.Event] = (),
 ) -> str:
     """Write down that these keys are to be run on this machine, by whoever holds the controller's lock; return a name.
 
     `resources` may have `tasks`, the processes of each run (without it a run gets what its mesh needs), and `code`.
+    before: events that go with it, all of them or none.
     """
     name = f"local.{uuid.uuid4().hex[:10]}"
     about = dict(resources or {})
-    ledger.append(folder, "intent", name=name, executor=LOCAL, keys=list(keys), resources=about, code=code)
-    ledger.append(folder, "submitted", name=name, job_id=LOCAL)
+    asked = {"executor": LOCAL, "keys": list(keys), "resources": about, "code": code}
+    intent, sent = {"event": "intent", "name": name, **asked}, {"event": "submitted", "name": name, "job_id": LOCAL}
+    ledger.extend(folder, [*before, intent, sent])
     return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from study.executors import cancel
@@ -246,7 +247,8 @@ def _waits(state: Ledger, count: int) -> str:
 
 
 def _note(folder: StudyFolder, services: Services, why: str, waiting: int) -> None:
-    write_json(folder.queue_note, {"time": services.clock(), "why": why, "waiting": waiting})
+    with suppress(OSError):  # it only explains: what it is about has happened
+        write_json(folder.queue_note, {"time": services.clock(), "why": why, "waiting": waiting})
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ class Submit:
 
     keys: Sequence[str]
     cluster: ClusterConfig
+    retried: Sequence[str] = ()
+    """Keys that are tried again whatever their ends were: this is written down together with what follows from it."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,12 @@ from study.process import code_snapshot
 from study.reconcile.decide import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
 from study.reconcile.services import Services
 from study.records import ledger
+from study.storage.files import DiskReserve
 from study.storage.layout import StudyFolder
 
 RETRY_SECONDS = 2.0
+RESERVE_BYTES = 16_384
+"""Room for what became of a submission: a disk that fills up in between must not leave that unclear."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,26 @@ def send(folder: StudyFolder, request: Request, services: Services, *, patient: 
     """
     executor, job = services.executor(request.executor), request.job_request(folder)
     script = executor.render(job)  # what cannot be rendered leaves no intent
-    ledger.extend(folder, [request.intent()])
+    reserve = DiskReserve.required(folder.reserve, RESERVE_BYTES)
     try:
-        job_id = executor.submit(job, script)
-    except SubmitError as error:
-        if error.full:
-            ledger.append(folder, "abandoned", name=request.name, why=str(error))
-            return Sent(None, str(error))
-        return Sent(after_error(folder, request.name, error, services, patient=patient))
-    ledger.append(folder, "submitted", name=request.name, job_id=job_id)
-    return Sent(job_id)
+        ledger.extend(folder, [request.intent()])
+        try:
+            job_id = executor.submit(job, script)
+        except SubmitError as error:
+            reserve.release()
+            if error.full:
+                ledger.append(folder, "abandoned", name=request.name, why=str(error))
+                return Sent(None, str(error))
+            return Sent(after_error(folder, request.name, error, services, patient=patient))
+        except OSError as error:  # the script could not be written, so the scheduler was not asked
+            reserve.release()
+            ledger.append(folder, "abandoned", name=request.name, why=f"it was not submitted: {error}")
+            raise
+        reserve.release()
+        ledger.append(folder, "submitted", name=request.name, job_id=job_id)
+        return Sent(job_id)
+    finally:
+        reserve.release()
 
 
 def resolve_unclear(

@@ -23,6 +23,11 @@ from study.status.observer import Observer
 from study.status.states import PointState
 from study.storage.layout import StudyFolder
 
+UNDER_WAY = frozenset(
+    {PointState.RUNNING, PointState.QUEUED, PointState.WAITING, PointState.COMPLETED, PointState.DIVERGED}
+)
+"""States of points that somebody else has tried again meanwhile, or that need it no more."""
+
 
 def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
     """Write down which of these points are due; return how many of them are out by that (local runs).
@@ -33,10 +38,13 @@ def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
     observer = Observer(folder, lambda batches: query(batches, services.runner))
     observer.refresh()
     states = {status.key: status.state for status in observer.statuses()}
+    again = [key for key in asked.retried if states.get(key) not in UNDER_WAY]
+    states |= dict.fromkeys(again, PointState.PENDING)
     _say_what_stays(folder, asked.keys, states, services)
-    actions = decide(asked.keys, ledger.read(folder), states, {}, services.clock())
+    actions = decide(asked.keys, ledger.retried(ledger.read(folder), again), states, {}, services.clock())
     keys = [key for action in actions if isinstance(action, Due) for key in action.keys]
-    return _queue(folder, keys, asked.cluster, services) if keys else 0
+    before = [{"event": "retry", "keys": again}] if again else []
+    return _queue(folder, keys, asked.cluster, services, before) if keys else 0
 
 
 def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[str, str], services: Services) -> None:
@@ -49,7 +57,14 @@ def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[st
         services.report(f"{said}: left as they are; {again} tries them again")
 
 
-def _queue(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, services: Services) -> int:
+def _queue(
+    folder: StudyFolder,
+    keys: Sequence[str],
+    cluster: ClusterConfig,
+    services: Services,
+    before: Sequence[ledger.Event],
+) -> int:
+    """Write down that these keys are wanted, in one write with the events before it: a full disk takes all or none."""
     points = load_points(folder)
     unknown = [key for key in keys if key not in points]
     if unknown:
@@ -58,11 +73,12 @@ def _queue(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, ser
     ordered = longest_first(keys, points)
     executor = services.executor(cluster.executor)
     if not executor.detached:
-        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster), "code": cluster.code, "warm": cluster.warm})
+        about = {"tasks": tasks(cluster), "code": cluster.code, "warm": cluster.warm}
+        write_batch(folder, ordered, version.id, about, before)
         return len(ordered)
     known = ledger.read(folder).waiting
     asked = {"executor": executor.name, "code": version.id, "parallel": cluster.array_parallelism}
-    events = []
+    events = list(before)
     site = executor.site(folder.limits, services.clock())
     sized = sizing.job_specs(folder, [points[key] for key in ordered], cluster, site)
     wanted = [(one.shape, len(one.keys)) for one in sized]

@@ -306,6 +306,15 @@ class _Folding:
         )
 
 
+def retried(known: Ledger, keys: Iterable[str]) -> Ledger:
+    """Return the state in which these keys are to be tried again. Pure."""
+    again = frozenset(keys)
+    current = {key: name for key, name in known.current.items() if key not in again}
+    ends = {key: found for key, found in known.ends.items() if key not in again}
+    refused = {key: why for key, why in known.refused.items() if key not in again}
+    return replace(known, current=current, ends=ends, refused=refused, cancelled=known.cancelled - again)
+
+
 def read(folder: StudyFolder) -> Ledger:
     """Return the state of a study's ledger; the empty state where there is none yet."""
     return fold(read_events(folder.ledger))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from study.storage.locks import LinkLock, kind_of
 
@@ -111,6 +111,18 @@ class DiskReserve:
         self._path = path
         with contextlib.suppress(OSError):  # full already: whoever writes next will say so
             path.write_bytes(bytes(size))
+
+    @classmethod
+    def required(cls, path: Path, size: int) -> Self:
+        """Return one that is held for sure. Raises OSError where there is no such room."""
+        reserve = cls(path, 0)
+        try:
+            with naming(path):
+                path.write_bytes(bytes(size))
+        except BaseException:
+            reserve.release()
+            raise
+        return reserve
 
     def release(self) -> None:
         """Give the room back."""

@@ -149,6 +149,11 @@ class StudyFolder:
         return self.path / "submit.lock"
 
     @property
+    def reserve(self) -> Path:
+        """Room on the disk while a job is submitted, to write down what became of it."""
+        return self.path / ".reserve"
+
+    @property
     def last_job_lock(self) -> Path:
         """Held by the one job that tries for a while to submit what waits, all others of the study having ended."""
         return self.path / "last.lock"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,4 +96,5 @@ class _Remembered:
 
     def save(self) -> None:
         if self._path is not None and self._new and self._answers:
-            write_json(self._path, {"time": self._now, "answers": self._answers})
+            with suppress(OSError):  # it is asked again next time
+                write_json(self._path, {"time": self._now, "answers": self._answers})

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from study.__main__ import main
+from study.commands import retry
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, RecordedFailure
 from study.reconcile import dispatch
@@ -18,6 +23,7 @@ from study.records.ledger import Batch, end_fields
 from study.records.settings import load_submission
 from study.status.observer import Observer
 from study.status.states import PointState, PointStatus
+from study.storage.files import DiskReserve
 from study.watch.follow import LocalRunner
 from tests.study.support.studies import FULL, make_study, run_to_end, states
 
@@ -98,3 +104,76 @@ def test_nothing_waiting_is_submitted_before_a_point_that_found_its_disk_full_is
     ledger.append(study, "retry", keys=[first])
     with pytest.raises(AssertionError, match="SLURM was asked"):
         dispatch.dispatch(study, Services(runner=runner, clock=lambda: 6.0))  # type: ignore[arg-type]
+
+
+class FullDisk:
+    """A disk that takes so many writes; then only what a reserve gave back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: int) -> None:
+        self.left, self.hit = takes, False
+        sync, write = os.fsync, Path.write_bytes
+        release = DiskReserve.release
+
+        def freed(reserve: DiskReserve) -> None:
+            self.left += 2 if reserve._path.exists() and reserve._path.stat().st_size else 0
+            release(reserve)
+
+        monkeypatch.setattr(os, "fsync", lambda descriptor: self.use() or sync(descriptor))
+        monkeypatch.setattr(Path, "write_bytes", lambda path, data: (data and self.use()) or write(path, data))
+        monkeypatch.setattr(DiskReserve, "release", freed)
+
+    def use(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self.hit = True
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("executor", ["local", "slurm"])
+@pytest.mark.parametrize("takes", range(9))
+def test_a_retry_on_a_full_disk_is_made_or_leaves_the_study_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], executor: str, takes: int
+) -> None:
+    study, keys = make_study(tmp_path / "runs" / "s", [1, 2])
+    study.study.write_text(f"cluster: {{executor: {executor}}}\ntracking: {{enabled: false}}\n")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("squeue", "scontrol", "sdiag", "sinfo", "scancel"):
+        (tools / name).write_text("#!/bin/sh\n")
+    (tools / "sacct").write_text("#!/bin/sh\n")
+    (tools / "sbatch").write_text(f"#!/bin/sh\necho x >> {tools}/sent\necho Submitted batch job 9\n")
+    for path in tools.iterdir():
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setattr(retry, "follow", lambda *words, **more: 0)
+    monkeypatch.chdir(tmp_path)
+    every = list(keys.values())
+    ledger.append(study, "intent", name="s.a", executor=executor, keys=every, resources={}, code=None)
+    ledger.append(study, "submitted", name="s.a", job_id="7")
+    for index, key in enumerate(every):
+        attempt = study.run(key).attempt(1)
+        attempt.path.mkdir(parents=True)
+        said = {"name": "s.a", "executor": executor, "job_id": f"7_{index}", "host": "h", "pid": 1, "started": 1.0}
+        attempt.job.write_text(json.dumps(said))
+        attempt.outcome.write_text(json.dumps({"state": "failed", "kind": "code_error", "ended": 2.0, "seconds": 1.0}))
+    assert set(states(study).values()) == {"failed"}
+    with monkeypatch.context() as while_full:
+        disk = FullDisk(while_full, takes)
+        code = main(["retry", "s"])
+        err = capsys.readouterr().err
+    found, known = set(states(study).values()), ledger.read(study)
+    sent = (tools / "sent").exists()
+    assert not known.unclear, err
+    assert not study.reserve.exists()
+    if not disk.hit or code == 0:
+        assert code == 0, err
+        assert found <= {"pending", "queued", "unknown"} and set(known.current.values()) != {"s.a"}
+        return
+    assert code == 2 and "No space left on device: make room" in err
+    if "as it was" in err:
+        assert (found, sent, known.waiting) == ({"failed"}, False, {})
+    else:
+        assert "2 points to be submitted: any later command of the study does it" in err
+        assert (found, sent) == ({"waiting"}, False)
+    assert main(["retry", "s"]) == 0, "the same command again"
+    assert set(states(study).values()) <= {"pending", "queued", "waiting", "unknown"}
