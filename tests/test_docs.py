@@ -13,6 +13,12 @@ from sweeps.designs import DESIGNS
 from sweeps.schedulers import SCHEDULERS
 
 
+def test_the_page_of_commands_begins_with_a_list_of_its_sections() -> None:
+    page = Path("docs/commands.md").read_text(encoding="utf-8")
+    beginning = page.partition("\n## ")[0]
+    assert re.findall(r"^- \[(.+)\]\(#", beginning, re.M) == re.findall(r"^## (.+)$", page, re.M)
+
+
 def test_tables_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["make_tables.py", "--check"])
     assert make_tables.main() == 0, capsys.readouterr().out

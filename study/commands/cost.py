@@ -11,6 +11,12 @@ from study.status import budget, cost
 from study.status.observer import Observer
 from study.text import counted, percent
 
+MORE = {
+    True: "a job that SLURM requeues has its whole time limit anew, and counts once under asked",
+    False: "SLURM gave jobs more than they asked, as where nodes are not shared, or let them run past their limit",
+}
+"""Why more can be used than was asked, by whether jobs were requeued."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
@@ -47,6 +53,8 @@ def text(name: str, one: cost.Cost) -> str:
         lines.append(f"by sacct with duplicates; {one.clocks:,} jobs that it does not know by their attempts' clocks")
     elif one.jobs:
         lines.append("by sacct with duplicates")
+    if one.asked and one.used > one.asked:
+        lines.append(f"more was used than asked: {MORE[again > 0]}")
     return "\n".join([*lines, *one.problems])
 
 

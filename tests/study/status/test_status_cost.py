@@ -80,6 +80,18 @@ def test_every_run_of_a_requeued_job_counts_and_no_other_studys(tmp_path: Path) 
     assert (one.jobs, one.runs, one.clocks) == (3, 4, 0)
 
 
+def test_more_used_than_asked_is_explained(tmp_path: Path) -> None:
+    """A job asks its limit once; SLURM starts it anew at each requeue."""
+    made = study(tmp_path / "s", "a")
+    requeued = f"7_0|s.b|REQUEUED|7100|{TRES}|{START}\n7_0|s.b|COMPLETED|7000|{TRES}|2026-11-21T12:20:00\n"
+    (one,) = cost.measure(made, {"a": None}, seen(a="completed"), lambda command: Answer(0, requeued))  # type: ignore[dict-item]
+    assert (one.asked, one.runs, one.jobs) == (4.0, 2, 1)
+    assert one.used == pytest.approx(2 * 14100 / 3600)
+    assert "more was used than asked: a job that SLURM requeues has its whole time limit anew" in text("s", one)
+    assert "more was used" not in text("s", replace(one, used=3.9))
+    assert "nodes are not shared" in text("s", replace(one, runs=1))
+
+
 def test_without_sacct_the_attempts_own_clocks_count(tmp_path: Path) -> None:
     made = study(tmp_path / "s")
     attempt(made, ("a", 1, "7_0"), 0, 600, "preempted")
