@@ -142,7 +142,7 @@ def test_pins_branches_and_running_attempts_are_left_alone(tmp_path: Path) -> No
     assert [one.tokens for one in saved(study.run(keys[2]))] == [200, 300]
     lock.close()
     study.run(branch.key).path.mkdir()
-    study.run(branch.key).outcome.write_text("{}")
+    study.run(branch.key).outcome.write_text('{"state": "completed"}')
     assert study_command("gc", "trunk", "--yes", "--where", "seed=2", cwd=tmp_path).returncode == 0
     assert [one.tokens for one in saved(study.run(keys[2]))] == [300], "the branch has its outcome"
     assert [len(saved(study.run(keys[n]))) for n in (1, 3)] == [3, 3]

@@ -111,15 +111,23 @@ class FullDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: int) -> None:
         self.left, self.hit = takes, False
-        sync, write = os.fsync, Path.write_bytes
-        release = DiskReserve.release
+        fsync, write_bytes, release = os.fsync, Path.write_bytes, DiskReserve.release
+
+        def sync(descriptor: int) -> None:
+            self.use()
+            fsync(descriptor)
+
+        def write(path: Path, data: bytes) -> int:
+            if data:
+                self.use()
+            return write_bytes(path, data)
 
         def freed(reserve: DiskReserve) -> None:
             self.left += 2 if reserve._path.exists() and reserve._path.stat().st_size else 0
             release(reserve)
 
-        monkeypatch.setattr(os, "fsync", lambda descriptor: self.use() or sync(descriptor))
-        monkeypatch.setattr(Path, "write_bytes", lambda path, data: (data and self.use()) or write(path, data))
+        monkeypatch.setattr(os, "fsync", sync)
+        monkeypatch.setattr(Path, "write_bytes", write)
         monkeypatch.setattr(DiskReserve, "release", freed)
 
     def use(self) -> None:

@@ -91,7 +91,7 @@ class World:
     def complete(self, *keys: str) -> None:
         for key in keys:
             self.study.run(key).path.mkdir()
-            self.study.run(key).outcome.write_text("{}")
+            self.study.run(key).outcome.write_text('{"state": "completed"}')
 
     def end(self, key: str) -> int:
         """Submit what waits, as the job of a key does when its point is done; return how many points went out."""

@@ -270,7 +270,7 @@ def test_a_dry_run_shows_what_would_be_started(
     for ended in range(4):
         for key in points[:ended]:
             (here / "runs" / "mine" / key).mkdir(exist_ok=True)
-            (here / "runs" / "mine" / key / "outcome.json").write_text("{}")
+            (here / "runs" / "mine" / key / "outcome.json").write_text('{"state": "completed"}')
         assert main(["dry_run=true", *asked]) == 0
         said = capsys.readouterr().out
         assert f"3 already in {here}/runs/mine ({ended} completed)" in " ".join(said.split())

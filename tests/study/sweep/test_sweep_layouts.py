@@ -59,7 +59,7 @@ def test_a_point_that_is_not_done_keeps_its_ranks(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"on 2 ranks and keeps that, but .*tasks_per_node give it 1"):
         laid_out(alone)
     folder.run(to_point(run, {}).key).outcome.parent.mkdir()
-    folder.run(to_point(run, {}).key).outcome.write_text("{}")
+    folder.run(to_point(run, {}).key).outcome.write_text('{"state": "completed"}')
     assert laid_out(alone).resolved == [run], "it has been trained"
 
 
