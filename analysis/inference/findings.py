@@ -28,6 +28,8 @@ PAST_LOWEST = 5e-3
 EDGE = 1.01
 FEWEST_COUNTED = 2e4
 """A largest model, or a longest run, below this is hardly a count; in millions, public sweeps stay below it."""
+COPIED = 1e-9
+"""Repeats whose losses differ by less than this share are copies of each other but for rounding."""
 
 
 def findings(fit: InferredLaw, runs: Any = None) -> tuple[Check, ...]:
@@ -86,12 +88,17 @@ def _unidentified(fit: InferredLaw) -> list[Check]:
 
 
 def _lack_of_fit(fit: InferredLaw) -> list[Check]:
-    """Return the seed noise where settings repeat, and whether the law misses their means beyond it (F test)."""
+    """Return the seed noise where settings repeat, and whether the law misses their means beyond it (F test).
+
+    Repeats that are all the same to the last digits are copies, and say nothing of what seeds do.
+    """
     counts = np.bincount(fit.cells)
     repeats = int((counts[counts > 0] - 1).sum())
     if repeats < 1:
         return []
     noise = seed_noise(fit.observed, fit.cells)
+    if noise < COPIED:
+        return []
     text = f"repeats differ by a standard deviation of {100 * noise:.2g} % ({repeats} degrees of freedom)"
     out = [finding("seed_noise", text, "no law can predict a single run better than this")]
     df = int((counts > 0).sum()) - fit.free
@@ -99,7 +106,7 @@ def _lack_of_fit(fit: InferredLaw) -> list[Check]:
         return out
     total = float((fit.resid**2).sum())
     pure = noise**2 * repeats
-    ratio = max(total - pure, 0.0) / df / max(pure / repeats, 1e-300)
+    ratio = max(total - pure, 0.0) / df / (pure / repeats)
     if ratio > distributions.f_quantile(0.99, df, repeats):
         p = distributions.f_tail(ratio, df, repeats)
         text = f"the law misses the settings' means by more than repeats differ (F = {ratio:.3g}, p = {p:.1g})"
