@@ -26,9 +26,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # For a CPU torch compiles with g++ in its own process; the others that it starts for Triton would import torch only.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    # It would first compile code for every kind of vector instruction, and load each in a fresh interpreter with torch,
-    # in every process that compiles; then write each loop twice. The numbers are those of one lane after the other.
-    os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 # While modules are imported nothing becomes garbage, and the collector would look through all of them again and again.
 gc.disable()
