@@ -193,7 +193,7 @@ def test_ctrl_c_at_any_moment_is_one_line_and_130(name: str, templates: Path, tm
         if process.returncode in case.done:
             longest = min(longest, max(0.05, over))
         elif ("in guarded" not in said or "def guarded(" in said) and "Traceback" in said:
-            assert any(word in said for word in STARTING)
+            assert any(word in said for word in STARTING), (moment, said)
             if begun % 12 and moment > longest / 2:
                 longest *= 1.5  # the machine has become slower: no moment would be late enough
         else:

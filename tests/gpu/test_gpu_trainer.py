@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.train.runs import finish, read_outcome, records, records_so_far, start, with_runtime, write_config
+from tests.train.faults import BRAKE
+from tests.train.runs import faulty, finish, read_outcome, records, records_so_far, start, with_runtime, write_config
 from train.spec.config import PrecisionConfig, RunConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -61,9 +63,12 @@ def test_a_run_tells_how_busy_its_gpu_was(runs: Path, on_cpu: list[float]) -> No
 def test_killed_and_resumed(tmp_path: Path, tiny: RunConfig, on_cpu: list[float]) -> None:
     folder = tmp_path / "killed"
     config = write_config(folder, with_runtime(tiny, device="cuda", checkpoint_seconds=0.0))
-    process = start(config)
-    while len(records_so_far(folder)) < 8:
+    (folder / BRAKE).touch()
+    process = faulty(config, "brake", "--step", "10", "--rank", "0")
+    # A checkpoint is written while steps go on, and steps of this size are faster than any disk.
+    while len(records_so_far(folder)) < 8 or not list(folder.glob("checkpoints/*/manifest.json")):
         assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert "resumed" in finish(start(config))

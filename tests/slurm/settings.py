@@ -20,7 +20,7 @@ MEMORY_FOLDER_BYTES = 512 * 2**20
 class Settings:
     """One cluster: where it lives, what it is made of, which ports it uses; `extra` are lines of slurm.conf.
 
-    gpus_per_node: GPUs that SLURM hands out, which are terminals in truth.
+    gpus_per_node: GPUs that SLURM hands out, which are other devices in truth, four at most.
     """
 
     folder: Path
@@ -178,7 +178,11 @@ def slurmdbd_conf(settings: Settings) -> str:
 def gres_conf(settings: Settings) -> str:
     """Return gres.conf: the devices that stand in for GPUs."""
     nodes, count = f"n[1-{len(settings.nodes)}]", settings.gpus_per_node
-    return f"NodeName={nodes} Name=gpu File=/dev/tty[0-{count - 1}]\n" if count else ""
+    return f"NodeName={nodes} Name=gpu File={','.join(DEVICES[:count])}\n" if count else ""
+
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
+"""SLURM wants devices, and containers have these, where they lack terminals."""
 
 
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nIgnoreSystemd=yes\n"

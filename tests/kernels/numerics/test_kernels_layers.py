@@ -39,11 +39,13 @@ def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     other = drawn(*shape, dtype=dtype, seed=2)
     # The slow interpreter adds up a long weight's gradient in 9 programs, not 513; shorter ones have many, too.
     few = override("column_sums", Launch(block=512, rows=8)) if INTERPRETED and shape[-1] > 4096 else nullcontext()
+    # A row's scale is rounded once for all of the row: with a single row that does not average out.
+    factor = 3.0 if shape[0] == 1 else 1.5
     with few:
-        compare(functools.partial(kernels.rms_norm, eps=1e-6), norm, [x, weight], ulps=8)
-        compare(functools.partial(kernels.add_rms_norm, eps=1e-6), add_norm, [x, other, weight], ulps=8)
+        compare(functools.partial(kernels.rms_norm, eps=1e-6), norm, [x, weight], ulps=8, factor=factor)
+        compare(functools.partial(kernels.add_rms_norm, eps=1e-6), add_norm, [x, other, weight], ulps=8, factor=factor)
         forked = functools.partial(kernels.fork_rms_norm, eps=1e-6)
-        compare(forked, lambda x, weight: (x * 1, norm(x, weight)), [x, weight], ulps=8)
+        compare(forked, lambda x, weight: (x * 1, norm(x, weight)), [x, weight], ulps=8, factor=factor)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
