@@ -182,7 +182,7 @@ RESOURCES = Shape(
             ("partition", "account", "qos", "constraint", "exclude", "reservation", "python", "code"), TEXT
         ),
         **dict.fromkeys(("container_image", "container_mounts", "pack_gpus", "master_addr", "dependency"), TEXT),
-        **dict.fromkeys(("requeue", "warm", "unit"), FLAG),
+        **dict.fromkeys(("requeue", "warm"), FLAG),
         **dict.fromkeys(("prefix", "setup"), TEXTS),
         "nice": WHOLE,
         "sbatch": list_of(Form("a pair", lambda value: isinstance(value, list) and len(value) == 2), "a list of pairs"),
