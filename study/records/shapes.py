@@ -93,21 +93,13 @@ ATTEMPT_END = Shape(
 RANK_END = Shape(
     "the end of a rank",
     ATTEMPT_END.fields,
-    (
-        "state",
-        "ended",
-        "rank",
-        "error",
-    ),
+    ("state", "ended", "rank", "error"),
     "the other ranks' count",
 )
 LEFT_TO = Shape(
     "a job's note that it left its run to another",
     {"name": TEXT, "job_id": TEXT, "time": TIME},
-    (
-        "name",
-        "time",
-    ),
+    ("name", "time"),
     "remove it",
 )
 BEAT = Shape(
@@ -122,12 +114,7 @@ BEAT = Shape(
         "where": TEXT,
         "time": TIME,
     },
-    (
-        "beats",
-        "step",
-        "phase",
-        "allow",
-    ),
+    ("beats", "step", "phase", "allow"),
     "remove it",
 )
 PROGRESS = Shape(
@@ -164,10 +151,7 @@ METRICS = Shape(
         "path": COUNT,
         "metrics": values_of(LOSS, "an object of numbers"),
     },
-    (
-        "kind",
-        "metrics",
-    ),
+    ("kind", "metrics"),
 )
 TARGET = Shape("where a rollback leads", {"to_step": NUMBER, "to_tokens": NUMBER})
 RESOURCES = Shape(
@@ -192,10 +176,7 @@ RESOURCES = Shape(
 EVENT = Shape(
     "an event",
     {"event": TEXT, "time": NUMBER, "job_id": TEXT},
-    (
-        "event",
-        "time",
-    ),
+    ("event", "time"),
 )
 _KEYS = Shape("an event on points", {"keys": TEXTS, "why": TEXT}, ("keys",))
 _ASKED = {"keys": TEXTS, "resources": object_of(RESOURCES), "code": TEXT, "executor": EXECUTOR, "name": TEXT}
@@ -204,27 +185,17 @@ EVENTS = {
     "intent": Shape(
         "a submission",
         {**_ASKED, "throttle": COUNT, "array": FLAG},
-        (
-            "name",
-            "executor",
-            "keys",
-        ),
+        ("name", "executor", "keys"),
     ),
     "submitted": Shape(
         "a confirmation",
         {"name": TEXT},
-        (
-            "name",
-            "job_id",
-        ),
+        ("name", "job_id"),
     ),
     "abandoned": Shape(
         "a submission's end",
         {"name": TEXT, "why": TEXT, "final": FLAG},
-        (
-            "name",
-            "why",
-        ),
+        ("name", "why"),
     ),
     "cancelled": _KEYS,
     "refused": _KEYS,
@@ -242,12 +213,7 @@ EVENTS = {
             "memory_gb": NUMBER,
             "saved": COUNT,
         },
-        (
-            "key",
-            "name",
-            "attempt",
-            "kind",
-        ),
+        ("key", "name", "attempt", "kind"),
     ),
     "code": Shape("a code version", {"code": TEXT}),
     "excluded": Shape("nodes left out", {"nodes": values_of(TEXT, "an object of texts")}, ("nodes",)),

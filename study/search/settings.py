@@ -33,16 +33,7 @@ SHAPE = Shape(
         "base": OBJECT,
         "objectives": TEXTS,
     },
-    (
-        "scheduler",
-        "sampler",
-        "r",
-        "R",
-        "eta",
-        "trials",
-        "seed",
-        "lease",
-    ),
+    ("scheduler", "sampler", "r", "R", "eta", "trials", "seed", "lease"),
 )
 FREE = ("trials", "budget", "gpu_hours", "lease", "devices", "shape", "workers")
 """What may change while a search goes on."""

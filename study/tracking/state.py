@@ -18,11 +18,7 @@ FORMAT = 2
 _POSITION = Shape(
     "how far a spool was read",
     {"offset": COUNT, "steps": values_of(WHOLE, "an object of steps"), "end": TEXT, "path": COUNT},
-    (
-        "offset",
-        "steps",
-        "end",
-    ),
+    ("offset", "steps", "end"),
 )
 _RUN = Shape(
     "a run in a store",
@@ -33,10 +29,7 @@ _RUN = Shape(
         "totals": values_of(LOSS, "an object of numbers"),
         "ended": COUNT,
     },
-    (
-        "id",
-        "position",
-    ),
+    ("id", "position"),
 )
 _STORE = Shape(
     "a store",
@@ -50,11 +43,7 @@ _STORE = Shape(
 SHAPE = Shape(
     "how far stores have been brought",
     {"owner": TEXT, "study_id": TEXT, "stores": values_of(object_of(_STORE), "an object of stores")},
-    (
-        "owner",
-        "study_id",
-        "stores",
-    ),
+    ("owner", "study_id", "stores"),
 )
 """It may be deleted, so nobody is told where it is damaged."""
 

@@ -58,7 +58,7 @@ ALL = (
         ),
         Cell(
             "experts: pp 2 x cp 2, gpipe, made again",
-            parallel(pp=2, cp=2, pp_schedule="gpipe", **FEW),
+            parallel(pp=2, cp=2, pp_schedule="gpipe", micro_batch_sequences=1),
             replace(EXPERTS, layers=4),
             masked=True,
             memory=MemoryConfig(checkpointing="full"),

@@ -52,8 +52,8 @@ MESHES = {
     "ddp 4": parallel(dp_replicate=4),
     "fsdp 4": parallel(dp_shard=4),
     "fsdp 2 x tp 2": parallel(dp_shard=2, tp=2),
-    "fsdp 2 x pp 2": parallel(dp_shard=2, pp=2, micro_batch_sequences=2),
-    "pp 2 x tp 2, zbv": parallel(pp=2, tp=2, pp_schedule="zbv", micro_batch_sequences=2),
+    "fsdp 2 x pp 2": parallel(dp_shard=2, pp=2, micro_batch_sequences=1),
+    "pp 2 x tp 2, zbv": parallel(pp=2, tp=2, pp_schedule="zbv", micro_batch_sequences=1),
     "fsdp 4 x ep 2": parallel(dp_shard=4, ep=2),
 }
 
