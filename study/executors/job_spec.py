@@ -87,8 +87,8 @@ class JobSpec:
 
     @classmethod
     def read(cls, recorded: Mapping[str, Any]) -> JobSpec:
-        """Return the shape that :meth:`record` wrote; what an older ledger does not say is as by default."""
-        values = {f.name: recorded[f.name] for f in fields(cls) if f.name in recorded}
+        """Return the shape that :meth:`record` wrote; what an older ledger does not say, or null, is as by default."""
+        values = {f.name: recorded[f.name] for f in fields(cls) if recorded.get(f.name) is not None}
         for name in ("prefix", "setup"):
             values[name] = tuple(values.get(name, ()))
         values["sbatch"] = tuple((str(name), str(value)) for name, value in values.get("sbatch", ()))

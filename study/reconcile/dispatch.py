@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from study.executors import cancel
 from study.executors.base import Executor, QueueLimits, SubmitError, batch_name, chunks
@@ -284,9 +285,8 @@ def _kinds(
 ) -> Iterator[tuple[Waiting, str | None, list[str]]]:
     """Yield the keys that wait by what they are to be submitted with, in order; `why` makes no difference."""
     groups: dict[str, tuple[Waiting, str | None, list[str]]] = {}
-    for key, asked in state.waiting.items():
-        if key not in held:
-            job = after.get(key)
-            name = json.dumps([asked.resources, asked.code, asked.parallel, job], sort_keys=True)
-            groups.setdefault(name, (asked, job, []))[2].append(key)
+    going = (key for key in state.waiting if key not in held)
+    for (asked, job), keys in groupby(going, lambda key: (state.waiting[key], after.get(key))):
+        name = json.dumps([asked.resources, asked.code, asked.parallel, job], sort_keys=True)
+        groups.setdefault(name, (asked, job, []))[2].extend(keys)
     yield from groups.values()

@@ -60,12 +60,12 @@ class Batch:
         """Whether its jobs are a search's: workers, which have no keys, or units, whose keys name no points."""
         return not self.keys or UNIT in self.resources
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """How many points of a job of it run side by side."""
         return max(1, int(self.resources.get("pack") or 1))
 
-    @property
+    @cached_property
     def points(self) -> int:
         """How many points a job of it has."""
         return max(self.lanes, int(self.resources.get("points_per_job") or 1))

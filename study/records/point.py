@@ -6,7 +6,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from study.storage.jsonl import Log, compact
@@ -72,7 +72,7 @@ class Point:
     def tokens(self) -> int:
         """The budget [tokens]; 0 where it says none. Kept: a look that sees bad ends asks for it three times."""
         found = self._section("budget")
-        said = None if found is None else json.loads(found).get("tokens", 0)
+        said = None if found is None else _budget_tokens(found)
         return said if type(said) is int else self.config.budget.tokens or 0
 
     @property
@@ -124,6 +124,12 @@ def point(config: RunConfig, overrides: tuple[str, ...] = ()) -> Point:
     from study.records.frozen_config import key_of
 
     return Point(key_of(asdict(config)), config, overrides)
+
+
+@cache
+def _budget_tokens(budget: str) -> Any:
+    """Return what the JSON of a section `budget` says: few sections are different in thousands of points."""
+    return json.loads(budget).get("tokens", 0)
 
 
 KEY = re.compile(r"[0-9A-Za-z_-]{1,64}")

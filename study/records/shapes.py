@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from study.config.executors import EXECUTORS
+from study.config.schema import ClusterConfig
 from study.failures.kinds import AttemptState
 from study.failures.retry_policy import Action
 from study.storage.shapes import (
@@ -154,24 +157,23 @@ METRICS = Shape(
     ("kind", "metrics"),
 )
 TARGET = Shape("where a rollback leads", {"to_step": NUMBER, "to_tokens": NUMBER})
+_FORMS = {"int": COUNT, "float": NUMBER, "str": TEXT, "bool": FLAG, "tuple[str, ...]": TEXTS}
+"""By type of a key; a key of another has a form of its own."""
 RESOURCES = Shape(
     "what a job asks",
     {
-        **dict.fromkeys(
-            ("nodes", "tasks", "tasks_per_node", "cpus_per_task", "time_minutes", "pack", "points_per_job"), COUNT
-        ),
-        **dict.fromkeys(("gpus_per_node", "signal_seconds"), COUNT),
-        **dict.fromkeys(("mem_gb", "hang_floor_seconds"), NUMBER),
-        **dict.fromkeys(
-            ("partition", "account", "qos", "constraint", "exclude", "reservation", "python", "code"), TEXT
-        ),
-        **dict.fromkeys(("container_image", "container_mounts", "pack_gpus", "master_addr", "dependency"), TEXT),
-        **dict.fromkeys(("requeue", "warm"), FLAG),
-        **dict.fromkeys(("prefix", "setup"), TEXTS),
+        **{
+            one.name: _FORMS[kind]
+            for one in fields(ClusterConfig)
+            if (kind := str(one.type).removesuffix(" | None")) in _FORMS
+        },
         "nice": WHOLE,
         "sbatch": list_of(Form("a pair", lambda value: isinstance(value, list) and len(value) == 2), "a list of pairs"),
+        "dependency": TEXT,
+        "tasks": COUNT,
     },
 )
+"""Keys of the section `cluster`, options of sbatch as pairs; what a job waits for; of a local run its processes."""
 
 EVENT = Shape(
     "an event",

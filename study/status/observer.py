@@ -81,22 +81,25 @@ class Observer:
     def statuses(self) -> list[PointStatus]:
         """Return every point's status, from its files as they are now and the scheduler's last view."""
         remembered = self._recall()
-        started, no_room = _subfolders(self.folder.path), self._no_room()
-        found = [self._status(point, no_room, point.key in started) for point in self.points.values()]
+        # Asked once for all points: whether the ledger has grown costs as much as what is found out about a point.
+        state = self.known
+        started, no_room = _subfolders(self.folder.path), self._no_room(state)
+        found = [self._status(point, state, no_room, point.key in started) for point in self.points.values()]
         remembered.save()
         return found
 
     def seen(self, key: str) -> ObservedPoint:
         """Return the evidence on one point and its state, as `status` and MLflow show them."""
-        return self._seen(key, self._no_room(), started=True)
+        state = self.known
+        return self._seen(key, state, self._no_room(state), started=True)
 
-    def _no_room(self) -> str:
+    def _no_room(self, state: ledger.Ledger) -> str:
         """Return why waiting points are not submitted, by the last query of the scheduler."""
-        note = read_record(self.folder.queue_note, QUEUE_NOTE) if self.known.waiting else None
+        note = read_record(self.folder.queue_note, QUEUE_NOTE) if state.waiting else None
         return str((note or {}).get("why") or "")
 
-    def _seen(self, key: str, no_room: str, *, started: bool) -> ObservedPoint:
-        state, name = self.known, self._names.get(key, "")
+    def _seen(self, key: str, state: ledger.Ledger, no_room: str, *, started: bool) -> ObservedPoint:
+        name = self._names.get(key, "")
         job = self.view.jobs.get(name)
         evidence, outcome = gather(self.folder, key, state, self.view, job, no_room=no_room, started=started)
         return ObservedPoint(evidence, derive_state(evidence), outcome, name)
@@ -112,26 +115,15 @@ class Observer:
                     self._final[key] = status
         return self._cache
 
-    def _status(self, point: Point, no_room: str, started: bool) -> PointStatus:
-        key, state = point.key, self.known
-        batch, final = state.batch(key), self._final.get(key)
-        if final is not None and final.batch == (batch and batch.name):
+    def _status(self, point: Point, state: ledger.Ledger, no_room: str, started: bool) -> PointStatus:
+        key, name = point.key, state.current.get(point.key)
+        final = self._final.get(key)
+        if final is not None and final.batch == name:
             return final
-        seen = self._seen(key, no_room, started=started)
-        job, name = seen.evidence.job, seen.job_name
+        seen = self._seen(key, state, no_room, started=started)
         status = _describe(point, self.folder, seen.evidence, seen.derived, seen.outcome)
-        if status.state == PointState.QUEUED and job is not None and job.state == JobState.RUNNING:
-            assert batch is not None  # in its job, for one before it
-            status = replace(status, job_id=name, executor=load(batch.executor).name)
-        elif status.state == PointState.QUEUED and job is not None:
-            assert batch is not None
-            executor = load(batch.executor)
-            means = executor.explain(job.reason)
-            follows = means.help.format(jobs=executor.job_names([name], [name]))
-            status = replace(status, job_id=name, why=means.words, reason=job.reason, next=follows)
-            status = replace(status, executor=executor.name)
-        elif status.state == PointState.RUNNING and job is not None and job.state == JobState.RUNNING:
-            status = replace(status, job_id=name)  # also before its attempt has begun
+        if more := _by_scheduler(status.state, seen):
+            status = replace(status, **more)
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
             status = replace(status, next=ends[-1].why)
         if status.state in (PointState.COMPLETED, PointState.DIVERGED) and seen.outcome is not None:
@@ -148,6 +140,24 @@ class ObservedPoint:
     derived: DerivedState
     outcome: Mapping[str, Any] | None
     job_name: str = ""
+
+
+def _by_scheduler(state: PointState, seen: ObservedPoint) -> dict[str, Any]:
+    """Return what a status has from the scheduler's view of its job, by field, where that waits or runs."""
+    job, batch, name = seen.evidence.job, seen.evidence.batch, seen.job_name
+    if job is None or batch is None:
+        return {}
+    if state == PointState.RUNNING and job.state == JobState.RUNNING:
+        return {"job_id": name}  # also before its attempt has begun
+    if state != PointState.QUEUED:
+        return {}
+    executor = load(batch.executor)
+    said = {"job_id": name, "executor": executor.name}
+    if job.state == JobState.RUNNING:  # it is in its job, for one before it
+        return said
+    means = executor.explain(job.reason)
+    follows = means.help.format(jobs=executor.job_names([name], [name])) if means.help else ""
+    return {**said, "why": means.words, "reason": job.reason, "next": follows}
 
 
 def _names(state: ledger.Ledger) -> dict[str, str]:
@@ -262,7 +272,7 @@ def _describe(
         tokens=tokens,
         budget_tokens=point.tokens,
         loss=loss,
-        seconds=_seconds(folder.run(point.key), attempt, derived.state),
+        seconds=_seconds(folder, point.key, attempt, derived.state),
         error=error,
         kind=_told_by(error) if derived.kind == Kind.UNKNOWN else derived.kind,
         headline=_headline(seen, error) if derived.state == PointState.FAILED else "",
@@ -314,13 +324,13 @@ def _last_said(run: RunFolder, seen: Evidence) -> Sequence[str]:
     return last_lines(load(batch.executor).log(StudyFolder(run.path.parent), batch, run.path.name))
 
 
-def _seconds(run: RunFolder, attempt: Attempt | None, state: str) -> float | None:
+def _seconds(folder: StudyFolder, key: str, attempt: Attempt | None, state: str) -> float | None:
     """Return how long the latest attempt has run [s]; one that was killed outright, until its last sign of life."""
     if attempt is None or attempt.job.get("started") is None:
         return None
     if attempt.ended is not None:
         return float(attempt.ended.get("seconds") or 0.0)
-    started = float(attempt.job["started"])
+    run, started = folder.run(key), float(attempt.job["started"])
     until = time.time() if state == PointState.RUNNING else last_sign(run, run.attempt(attempt.number), started)
     return max(0.0, until - started)
 

@@ -67,7 +67,8 @@ def _is_whole(value: Any) -> bool:
 
 def one_of(*words: str) -> Form:
     """Return the form of a value that is one of a few words."""
-    return Form(" or ".join(words), lambda value: isinstance(value, str) and value in words)
+    allowed = frozenset(map(str, words))
+    return Form(" or ".join(words), lambda value: isinstance(value, str) and value in allowed)
 
 
 def values_of(form: Form, words: str) -> Form:
@@ -97,9 +98,9 @@ TEXT = Form("text", lambda value: isinstance(value, str))
 FLAG = Form("true or false", lambda value: isinstance(value, bool))
 NUMBER = Form("a number", _is_number)
 WHOLE = Form("a whole number", _is_whole)
-COUNT = Form("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0)
-TIME = Form("a time in seconds since 1970", lambda value: _is_number(value) and 0 <= value <= LATEST)
-SECONDS = Form("a number of seconds", lambda value: _is_number(value) and value >= 0)
+COUNT = Form("a whole number from 0 on", lambda value: type(value) is int and 0 <= value <= MOST_WHOLE)
+TIME = Form("a time in seconds since 1970", lambda value: type(value) in (int, float) and 0 <= value <= LATEST)
+SECONDS = Form("a number of seconds", lambda value: type(value) in (int, float) and 0 <= value <= MOST)
 LOSS = Form("a number", lambda value: type(value) is float or _is_number(value))
 """A loss may be NaN or infinite: of a run that has diverged."""
 OBJECT = Form("an object", lambda value: isinstance(value, dict))
@@ -114,9 +115,10 @@ def wrong(value: Any, shape: Shape) -> str:
     for name in shape.needed:
         if value.get(name) is None:
             return f"{name} is missing"
-    for name, form in shape.fields.items():
-        found = value.get(name)
-        if found is not None and not form.fits(found):
+    forms = shape.fields
+    for name, found in value.items():
+        form = forms.get(name)
+        if form is not None and found is not None and not form.fits(found):
             if form.inside is not None and isinstance(found, dict):
                 return f"{name}.{form.inside(found)}"
             return f"{name} is {_shown(found)}, not {form.words}"

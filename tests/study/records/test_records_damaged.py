@@ -9,6 +9,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from study.__main__ import main
 from study.commands import retry
+from study.executors.job_spec import JobSpec
 from study.records import shapes
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
@@ -284,6 +286,16 @@ def test_settings_of_a_search_with_wrong_types_are_named(
         for words in (["status", "searched"], ["list"], ["gc", "searched"]):
             code, said = answer(words)
             assert code in (0, 1, 2), said
+
+
+def test_what_a_job_asks_has_the_forms_of_its_config() -> None:
+    names = [field.name for field in fields(JobSpec)]
+    asked = JobSpec(mem_gb=1.5, nice=-1, prefix=("srun",), sbatch=(("hint", "nomultithread"),), dependency="afterok:7")
+    assert wrong(json.loads(json.dumps(asked.record())), shapes.RESOURCES) == ""
+    for name in [*names, "tasks"]:
+        assert wrong({name: {}}, shapes.RESOURCES).startswith(f"{name} is {{}}, not "), name
+    assert wrong({"nodes": -1}, shapes.RESOURCES) == "nodes is -1, not a whole number from 0 on"
+    assert JobSpec.read(dict.fromkeys(names)) == JobSpec(), "null is what is not said"
 
 
 def test_what_is_wrong_is_said_in_words(tmp_path: Path) -> None:
