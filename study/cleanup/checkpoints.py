@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from study.records import lineage
 from study.records.checkpoints import ABANDONED, MANIFEST, PREFIX, Checkpoint, read
 from study.records.point import Point
 from study.records.points import load_points
 from study.storage.files import RunLock, folder_size, locked
 from study.storage.layout import RunFolder, StudyFolder
+from train.spec.lineage import parse as parse_parent
 
 STAGING = ".staging-"
 """The trainer's name for what is not a checkpoint yet: it removes these itself when it saves next."""
@@ -116,7 +116,7 @@ def needs(folder: StudyFolder, points: Mapping[str, Point], copied: Iterable[tup
     """
     tokens: dict[str, set[int]] = {}
     for key, point in points.items():
-        parent = lineage.parent_of(point.config)
+        parent = parse_parent(point.parent)
         if parent is not None and not folder.run(key).outcome.exists():
             tokens.setdefault(parent.key, set()).add(parent.tokens)
     for key, at in copied:

@@ -55,13 +55,12 @@ def run(options: argparse.Namespace) -> int:
 def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStatus) -> dict[str, Any]:
     """Return all that is known of a point. Losses in nats per token, times in seconds, sizes in bytes."""
     point, place = points[status.key], folder.run(status.key)
-    branches = [k for k, p in points.items() if (a := lineage.parent_of(p.config)) is not None and a.key == status.key]
     return {
         "point": status.as_json(),
         "run": str(place.path),
         "differs": differences(folder, point),
         "parent": point.config.schedule.parent,
-        "branches": branches,
+        "branches": lineage.branches(points.values(), status.key),
         "attempts": attempts(place),
         "checkpoints": [
             {"step": c.step, "tokens": c.tokens, "loss": c.loss, "bytes": c.bytes, "whole": c.whole, "pinned": c.pinned}

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from train.spec.axes import MESH_AXES
+from train.spec.lineage import parse
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
@@ -31,16 +32,15 @@ def tasks(cluster: ClusterConfig) -> int:
     return cluster.nodes * cluster.tasks_per_node
 
 
-def estimated_flops(config: RunConfig) -> float:
+def estimated_flops(point: Point) -> float:
     """Return the training FLOPs that a run spends itself, for ordering and for the time left."""
-    from study.records.lineage import own_flops
-
-    return own_flops(config) if config.budget.tokens else 0.0
+    parent = parse(point.parent)
+    return point.flops_per_token * (point.tokens - (0 if parent is None else parent.tokens)) if point.tokens else 0.0
 
 
 def longest_first(keys: Sequence[str], points: Mapping[str, Point]) -> list[str]:
     """Return the keys by falling compute, so that no long run is left alone at the end; ties keep their order."""
-    return sorted(keys, key=lambda key: -estimated_flops(points[key].config) if key in points else 0.0)
+    return sorted(keys, key=lambda key: -estimated_flops(points[key]) if key in points else 0.0)
 
 
 def local_world(parallel: Mapping[str, Any], tasks: int = 1) -> int:

@@ -228,7 +228,7 @@ def _filled(shape: JobSpec, points: int) -> JobSpec:
 
 
 def _in_turn(shape: JobSpec, points: Sequence[Point]) -> list[Point]:
-    jobs = dealt([estimated_flops(point.config) for point in points], shape.points)
+    jobs = dealt(list(map(estimated_flops, points)), shape.points)
     return [points[place] for job in jobs for place in job]
 
 

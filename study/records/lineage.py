@@ -52,6 +52,12 @@ def parent_of(config: RunConfig) -> Parent | None:
     return parse(config.schedule.parent)
 
 
+def branches(points: Iterable[Point], key: str) -> list[str]:
+    """Return the keys of the points that go on from this one."""
+    above = ((point.key, parse(point.parent)) for point in points)
+    return [branch for branch, parent in above if parent is not None and parent.key == key]
+
+
 def own_tokens(config: RunConfig) -> int:
     """Return the tokens that a run trains on itself [tokens]: its budget without its parent's."""
     assert config.budget.tokens is not None, "a frozen config says its tokens"
@@ -88,7 +94,7 @@ def check(points: Iterable[Point], known: Mapping[str, Point]) -> None:
     """Raise ValueError where a parent is not in the study, or does not end where its branch begins."""
     together = {**known, **{point.key: point for point in points}}
     for point in together.values():
-        parent = parent_of(point.config)
+        parent = parse(point.parent)
         if parent is None:
             continue
         source = together.get(parent.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, cached_property
@@ -71,8 +72,7 @@ class Point:
     @cached_property
     def tokens(self) -> int:
         """The budget [tokens]; 0 where it says none. Kept: a look that sees bad ends asks for it three times."""
-        found = self._section("budget")
-        said = None if found is None else _budget_tokens(found)
+        said = self.section("budget").get("tokens", 0)
         return said if type(said) is int else self.config.budget.tokens or 0
 
     @property
@@ -108,6 +108,11 @@ class Point:
 
         return params(self.config.model, self.config.data.vocab_size).matmul
 
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Return a section of the config as it was written: nothing is checked, nothing converted."""
+        found = self._section(name)
+        return (self.raw.get(name) or {}) if found is None else _parsed(found)
+
     def _section(self, name: str) -> str | None:
         """Return the text of a section that holds no other; None where it is not found as that."""
         mark = f'"{name}":{{'
@@ -127,9 +132,10 @@ def point(config: RunConfig, overrides: tuple[str, ...] = ()) -> Point:
 
 
 @cache
-def _budget_tokens(budget: str) -> Any:
-    """Return what the JSON of a section `budget` says: few sections are different in thousands of points."""
-    return json.loads(budget).get("tokens", 0)
+def _parsed(section: str) -> Mapping[str, Any]:
+    """Return a section by its JSON. Kept: thousands of points have few sections that differ."""
+    found: dict[str, Any] = json.loads(section)
+    return found
 
 
 KEY = re.compile(r"[0-9A-Za-z_-]{1,64}")

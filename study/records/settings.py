@@ -13,7 +13,6 @@ from study.config.tracking_uri import moved, resolve
 from study.records.points import absolute
 from study.storage.layout import StudyFolder
 from train.spec.from_mapping import read
-from train.spec.yamlfile import why_unreadable
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,8 @@ def load_section(folder: StudyFolder, name: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        from train.spec.yamlfile import why_unreadable
+
         said = why_unreadable(error)
         raise ValueError(f"{folder.study} is not YAML ({said}): run the study's command again") from None
     section = loaded.get(name) or {} if isinstance(loaded, dict) else loaded

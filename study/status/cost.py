@@ -193,6 +193,7 @@ def charge(
         for run in several:
             inside = [a for a in by_job.get(job_id, ()) if _within(a, run)]
             whole.append(_busy(run, inside))
+    held = {name: devices_of(batch, None) for name, batch in known.batches.items() if detached(batch)}
     for job_id, several_attempts in by_job.items():
         if job_id in runs:
             continue
@@ -200,7 +201,9 @@ def charge(
         for one in several_attempts:
             # Local runs have one id a process; points of a packed job share theirs.
             by_restart[one.restart, one.batch].append(one)
-        whole += [_by_clock(known, points, group) for group in by_restart.values()]
+        for (_, name), group in by_restart.items():
+            holds = held.get(name) or devices_of(known.batches[name], points.get(group[0].key))
+            whole.append(_by_clock(holds, group))
     return whole
 
 
@@ -322,10 +325,8 @@ def _busy(run: Charge, inside: Sequence[Attempted]) -> Charge:
     return replace(run, busy=sum(span for span, _ in spans), lost=lost)
 
 
-def _by_clock(known: ledger.Ledger, points: Mapping[str, Point], group: Sequence[Attempted]) -> Charge:
-    batch = known.batches[group[0].batch]
+def _by_clock(held: Devices, group: Sequence[Attempted]) -> Charge:
     began, ended = min(a.started for a in group), max(a.ended for a in group)
-    held = devices_of(batch, points.get(group[0].key))
     over = all(a.state is not None for a in group)
     run = Charge(group[0].job_id, held, began, ended - began, over=over, clocks=True)
     return _busy(run, group)

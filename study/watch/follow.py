@@ -169,7 +169,7 @@ class LocalRunner:
 
     def _rank(self, status: PointStatus) -> tuple[float, bool]:
         """Return the sort key of waiting points: longest first, and of equals those that have begun."""
-        return -estimated_flops(self._observer.points[status.key].config), status.attempt is None
+        return -estimated_flops(self._observer.points[status.key]), status.attempt is None
 
     def _is_local(self, status: PointStatus) -> bool:
         batch = self._observer.known.batch(status.key)
@@ -200,7 +200,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
     """
     observer = Observer(folder)
     points = list(observer.points.values())
-    pace = Pace({point.key: estimated_flops(point.config) for point in points})
+    pace = Pace({point.key: estimated_flops(point) for point in points})
     with ExitStack() as stack:
         # The first look at a large study takes a while; a process that only watches may leave at once.
         stop = stack.enter_context(StopSignal(at_once=not control))

@@ -289,9 +289,9 @@ def closing(statuses: Sequence[PointStatus], name: str, called: str, law: str = 
 
 def law_command(points: Sequence[Point], folder: Path) -> str:
     """Return the command that fits a law to a study's runs; "" where they have too few sizes or budgets for one."""
-    models = [point.raw.get("model") or {} for point in points]
+    models = [point.section("model") for point in points]
     sizes = {(model.get("width"), model.get("layers")) for model in models}
-    tokens = {(point.raw.get("budget") or {}).get("tokens") for point in points}
+    tokens = {point.section("budget").get("tokens") for point in points}
     if len(sizes) < FEWEST or len(tokens) < FEWEST:
         return ""
     here, there = Path.cwd(), folder.absolute()

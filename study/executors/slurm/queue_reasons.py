@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from study.executors.jobs import QueueReason, WaitKind
 from study.executors.slurm.query import compress
@@ -79,8 +80,12 @@ _REASONS: Sequence[tuple[str, QueueReason]] = (
 )
 
 
+@cache
 def explain(reason: str) -> QueueReason:
-    """Return what SLURM's reason (or, of a held job, its state) means; one that is not known is said as it is."""
+    """Return what SLURM's reason (or, of a held job, its state) means; one that is not known is said as it is.
+
+    Kept: thousands of jobs wait for a few reasons.
+    """
     found = next((meaning for pattern, meaning in _REASONS if re.match(pattern, reason)), None)
     if found is None:
         return QueueReason(f"SLURM says {reason}" if reason else "it is new to the queue")

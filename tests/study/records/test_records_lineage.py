@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -12,13 +13,16 @@ from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
 from analysis.text import numbers
+from study.cleanup.checkpoints import needs
 from study.config.compose import Composer, HydraSource, conf_folder
 from study.planning.designs import expand
 from study.planning.estimate import Speed, rows
 from study.planning.plan import StudyPlan, make_plan
-from study.records import lineage
-from study.records.point import Point, point
+from study.planning.ranks import estimated_flops
+from study.records import frozen_config, lineage
+from study.records.point import Point, line_of, point, stored
 from study.records.points import resolve_run
+from study.storage.layout import StudyFolder
 from study.sweep.table import table
 from train.spec.lineage import Parent, parse
 
@@ -97,6 +101,18 @@ def test_a_branch_waits_for_its_parent_and_is_stranded_with_it(branched: StudyPl
     assert lineage.stranded(points, {second}) == {large}
     assert lineage.stranded(points, {first}) == {second, small, large}
     assert lineage.stranded(points, {large}) == set()
+
+
+def test_who_goes_on_from_whom_is_read_without_building_configs(
+    branched: StudyPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, small, _ = (one.key for one in branched.points[:4])
+    own = {one.key: lineage.own_flops(one.config) for one in branched.points}
+    points = {one.key: stored(line_of(one)) for one in branched.points}
+    monkeypatch.setattr(frozen_config, "run_config", lambda config: pytest.fail("thousands of points have thousands"))
+    assert lineage.branches(points.values(), first) == [second, small]
+    assert needs(StudyFolder(tmp_path / "s"), points).tokens[first] == {12_288}
+    assert {key: estimated_flops(one) for key, one in points.items()} == own
 
 
 def test_a_parent_that_is_elsewhere_or_ends_elsewhere_is_refused(branched: StudyPlan) -> None:
