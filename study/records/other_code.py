@@ -18,12 +18,15 @@ def lines(points: Iterable[Point]) -> list[str]:
     """
     said: dict[bytes, str] = {}
     found: dict[str, list[str]] = {}
+    last, why = b"", ""
     for point in points:
         words = point.text.encode().translate(None, NUMBERS)
-        if words not in said:
-            said[words] = _why(point)
-        if said[words]:
-            found.setdefault(said[words], []).append(point.key)
+        if words != last:  # to compare takes a fraction of looking it up, and most say what the one before says
+            if words not in said:
+                said[words] = _why(point)
+            last, why = words, said[words]
+        if why:
+            found.setdefault(why, []).append(point.key)
     return [f"{_named(keys)}: {why}" for why, keys in found.items()]
 
 
