@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     statuses = observer.statuses()
     chosen = selected(options, statuses, observer.points, "all")
     copies = code.collect(folder.path.parent, time.time(), options.yes)  # first: it may be refused
-    left = preparations.collect({point.config.runtime.data_root for point in observer.points.values()}, options.yes)
+    left = preparations.collect({point.data_root for point in observer.points.values()}, options.yes)
     fence = StudyFence(folder)
     done = []
     for status in chosen:

@@ -85,6 +85,12 @@ class Point:
         return None if said is None else str(said)
 
     @property
+    def data_root(self) -> str:
+        """The folder of prepared data that it reads."""
+        said = self.section("runtime").get("data_root")
+        return said if isinstance(said, str) else self.config.runtime.data_root
+
+    @property
     def flops_per_token(self) -> float:
         """Training FLOPs of a token, by train.spec.counts."""
         from study.records.frozen_config import flops_per_token, flops_per_token_of

@@ -108,10 +108,12 @@ def test_who_goes_on_from_whom_is_read_without_building_configs(
 ) -> None:
     first, second, small, _ = (one.key for one in branched.points[:4])
     own = {one.key: lineage.own_flops(one.config) for one in branched.points}
+    roots = {one.config.runtime.data_root for one in branched.points}
     points = {one.key: stored(line_of(one)) for one in branched.points}
     monkeypatch.setattr(frozen_config, "run_config", lambda config: pytest.fail("thousands of points have thousands"))
     assert lineage.branches(points.values(), first) == [second, small]
     assert needs(StudyFolder(tmp_path / "s"), points).tokens[first] == {12_288}
+    assert {one.data_root for one in points.values()} == roots
     assert {key: estimated_flops(one) for key, one in points.items()} == own
 
 
