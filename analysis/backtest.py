@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.backtest")
+
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,9 +177,3 @@ KEYS = (
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return commandline.run("analysis.backtest", PURPOSE, KEYS, act, given)
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(main, "analysis.backtest"))

@@ -5,7 +5,11 @@ In Python, `analysis.compare(runs, forms)` is the function :func:`compare`.
 
 from __future__ import annotations
 
-import sys
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.compare")
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +83,3 @@ def compare(
             f"forms={calls.shown(forms)}: names of laws are needed, such as forms=['chinchilla', 'kaplan']"
         )
     return law_comparison.compare(load.tidy(runs), names, loss=loss, **{"resamples": 0, **given})  # type: ignore[arg-type]
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(main, "analysis.compare"))

@@ -5,7 +5,11 @@ In Python, `analysis.fit(runs)` is the function :func:`analysis.notebook.fit`, w
 
 from __future__ import annotations
 
-import sys
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.fit")
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,9 +99,3 @@ def main(given: Sequence[str] | None = None) -> int:
     Without an answer all is written and printed, but nothing is recommended.
     """
     return commandline.run("analysis.fit", PURPOSE, KEYS, act, given, examples=EXAMPLES)
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(main, "analysis.fit"))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.next")
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,9 +169,3 @@ def next_runs(
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return commandline.run("analysis.next", PURPOSE, KEYS, act, given, examples=EXAMPLES)
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(main, "analysis.next"))

@@ -11,6 +11,14 @@ LawFit(chinchilla: E 1.80, A 527, B 1910, alpha 0.356, beta 0.365; 25 rows)
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports, which take their time
+    from train.spec.interrupts import no_command
+
+    no_command(
+        "analysis.notebook",
+        "in Python, analysis.load(...) and analysis.fit(...); in a shell, python -m analysis.fit runs=...",
+    )
+
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -398,12 +406,3 @@ class StudyFit:
         from analysis.report.figures.data import as_rows
 
         return as_rows(self.runs)
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import no_command
-
-    no_command(
-        "analysis.notebook",
-        "in Python, analysis.load(...) and analysis.fit(...); in a shell, python -m analysis.fit runs=...",
-    )

@@ -9,9 +9,13 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.plan")
+
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,9 +237,3 @@ def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> fl
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return commandline.run("analysis.plan", PURPOSE, KEYS, act, given, examples=EXAMPLES)
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(main, "analysis.plan"))

@@ -7,6 +7,11 @@ health.statistics_steps is above 0; they are counted alike in every run, whateve
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.precision")
+
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -204,9 +209,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (folder / "precision.md").write_text(f"{table}\n![losses](precision.svg)\n", encoding="utf-8")
     print(table)
     return 0
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(main, "analysis.precision"))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.score")
+
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,9 +214,3 @@ def act(options: Mapping[str, Any]) -> int:
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return commandline.run("analysis.score", PURPOSE, KEYS, act, given, examples=EXAMPLES)
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(main, "analysis.score"))

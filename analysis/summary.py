@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.summary")
+
 import json
 import sys
 from collections.abc import Sequence
@@ -12,10 +17,11 @@ from analysis.report.terminal import summary
 USAGE = "usage: python -m analysis.summary fit=reports/STUDY/fit.json [report=reports/STUDY/report.html]"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the summary of the fit that `arguments` name; return the exit code."""
-    given = dict(a.split("=", 1) for a in arguments if "=" in a)
-    unknown = [a for a in arguments if a.split("=", 1)[0] not in ("fit", "report") or "=" not in a]
+    words = sys.argv[1:] if arguments is None else arguments
+    given = dict(a.split("=", 1) for a in words if "=" in a)
+    unknown = [a for a in words if a.split("=", 1)[0] not in ("fit", "report") or "=" not in a]
     if unknown or "fit" not in given:
         print(USAGE, file=sys.stderr)
         return 2
@@ -28,9 +34,3 @@ def main(arguments: Sequence[str]) -> int:
     beside = path.parent / "report.html"
     print(summary(fit, given.get("report") or (str(beside) if beside.exists() else None)))
     return 0
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(lambda: main(sys.argv[1:]), "analysis.summary"))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("study.__main__")
+
 import argparse
 import difflib
 import importlib
@@ -123,9 +128,3 @@ def usage() -> str:
             EXIT_CODES,
         ]
     )
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import guarded
-
-    sys.exit(guarded(main, "study"))

@@ -5,6 +5,11 @@ Unlike `python -m`, it does not look into the working directory for packages, wh
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("study.console", "scaling-study")
+
 import difflib
 import runpy
 import sys
@@ -76,7 +81,3 @@ def usage() -> str:
     width = max(map(len, every)) + 2
     lines = [f"  {name:<{width}}{text}" for name, text in every.items()]
     return "\n".join(["scaling-study COMMAND …      (scaling-study COMMAND --help says more)", "", *lines])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,14 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports, which take their time
+    from train.spec.interrupts import no_command
+
+    no_command(
+        "study.notebook",
+        "in Python, study.submit(...) and study.points(...); in a shell, python -m study.sweep and python -m study",
+    )
+
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -222,12 +230,3 @@ def _run(given: Sequence[str], show: Callable[[str], object] | None) -> str:
     if code > 1 or code < 0:
         raise RuntimeError(f"python -m study.sweep {' '.join(given)} ended with {code}:\n{output[-2000:]}")
     return output
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import no_command
-
-    no_command(
-        "study.notebook",
-        "in Python, study.submit(...) and study.points(...); in a shell, python -m study.sweep and python -m study",
-    )

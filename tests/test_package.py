@@ -192,7 +192,15 @@ def test_every_command_is_there_and_named_once() -> None:
     assert len(listed) == len(set(listed)) == len(console.MODULES) + len(COMMANDS)
     for module, text in console.MODULES.values():
         assert find_spec(module) is not None and text
-    assert PROJECT["project"]["scripts"] == {"scaling-study": "study.console:main"}
+    assert PROJECT["project"]["scripts"] == {"scaling-study": "study.script:main"}
+
+
+def test_the_installed_command_is_the_console() -> None:
+    code = "from study.script import main; import sys; early = 'study.console' in sys.modules; sys.argv[1:] = ['fti']\n"
+    code += "try: main()\nfinally: print(early)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "False\n"), "nothing is imported before Ctrl-C is minded"
+    assert done.stderr == "scaling-study: there is no command fti: did you mean fit?\n"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,11 @@ with other settings if some are given. Then `python -m train.run --config FOLDER
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("train.branch")
+
 import argparse
 import math
 import sys
@@ -17,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from train.spec.command_line import Parser
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
-from train.spec.interrupts import WRONG, guarded
+from train.spec.interrupts import WRONG
 from train.spec.later import filled, is_frozen
 from train.spec.resolve import resolve
 from train.spec.schedule import branch_decay_fraction
@@ -126,7 +131,3 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--tokens", type=int, metavar="N", help="cooldown over this many tokens after the checkpoint")
     what.add_argument("--same", action="store_true", help="keep schedule and budget, to repeat the parent's steps")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, "train.branch"))

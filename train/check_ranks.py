@@ -6,8 +6,12 @@ rank writes what it found as JSON.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("train.check_ranks")
+
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -73,7 +77,3 @@ def probe(world: World) -> dict[str, Any]:
     found["gb_per_s"] = MESSAGE_BYTES / sorted(times)[REPEATS // 2] / 1e9
     leave(world)
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

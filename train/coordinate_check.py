@@ -7,6 +7,11 @@ over the width, both in logarithms, is about 0. Under the standard parametrisati
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("train.coordinate_check")
+
 import argparse
 import json
 import sys
@@ -20,7 +25,7 @@ from train.spec.command_line import Parser, whole_number
 from train.spec.config import ModelConfig, OptimConfig
 from train.spec.counts import head_dim
 from train.spec.decoder import resolve_model
-from train.spec.interrupts import WRONG, guarded
+from train.spec.interrupts import WRONG
 from train.spec.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -107,7 +112,3 @@ def _widths(text: str) -> list[int]:
     if len(found) < 2 or not all(part.isdecimal() for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed: give two widths or more, such as 64,128")
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, "train.coordinate_check"))

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports, which take their time
+    from train.spec.interrupts import no_command
+
+    no_command(
+        "train.evaluate",
+        "every run validates by itself (validation.*); python -m study show STUDY KEY shows a point's losses",
+    )
+
 import math
 from collections.abc import Callable
 
@@ -89,13 +97,4 @@ def _described(sums: Tensor, data: ValidationSet, starts: list[int]) -> Validati
         sources=dict(zip(data.names, losses, strict=True)) if several else {},
         source_bytes=dict(zip(data.names, data.source_bytes, strict=True)) if several else {},
         positions={first: loss for first, loss in zip(starts, ranges, strict=False) if math.isfinite(loss)},
-    )
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import no_command
-
-    no_command(
-        "train.evaluate",
-        "every run validates by itself (validation.*); python -m study show STUDY KEY shows a point's losses",
     )

@@ -5,6 +5,11 @@ Text becomes tokens once; later calls with the same settings say so and do nothi
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("train.prepare")
+
 import argparse
 import errno
 import sys
@@ -17,7 +22,7 @@ from train.spec.command_line import Parser, whole_number
 from train.spec.config import DataConfig
 from train.spec.corpus_files import verify
 from train.spec.from_mapping import read, unknown_key
-from train.spec.interrupts import INTERRUPTED, WRONG, guarded
+from train.spec.interrupts import INTERRUPTED, WRONG
 from train.spec.manifest import Kind, Manifest, folder, read_manifest
 from train.spec.not_installed import missing_package
 
@@ -282,7 +287,3 @@ def _parser() -> argparse.ArgumentParser:
 
 def _millions(count: int) -> str:
     return f"{count / 1e6:.2f}M" if count >= 1e5 else f"{count:,}"
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, "train.prepare"))

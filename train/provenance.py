@@ -6,6 +6,11 @@ checkpoint of a run says where it rolled back and where it branched off, from wh
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("train.provenance")
+
 import argparse
 import sys
 from collections import Counter
@@ -13,7 +18,7 @@ from pathlib import Path
 
 from train.spec.command_line import Parser
 from train.spec.config import RunConfig
-from train.spec.interrupts import WRONG, guarded
+from train.spec.interrupts import WRONG
 from train.spec.schedule import batch_sequences
 
 
@@ -139,7 +144,3 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rows", type=int, default=8, help="number of rows to show, lowest entropy first")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, "train.provenance"))

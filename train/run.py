@@ -6,6 +6,17 @@ Exit codes: 0 reached, 1 failed, 2 refused (config, data or device), 3 diverged,
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: a signal to stop counts from here on
+    from importlib import import_module
+
+    from train.runtime.signals import StopFlag
+
+    flag = StopFlag()
+    flag.install()
+    code = import_module("train.run").main(flag=flag)
+    import_module("train.runtime.console").let_go()
+    raise SystemExit(code)
+
 import argparse
 import faulthandler
 import gc
@@ -228,11 +239,3 @@ def _failed(code: int = FAILED) -> int:
             sys.stderr.flush()
             os._exit(code)
     return code
-
-
-if __name__ == "__main__":
-    from train.runtime.console import let_go
-
-    code = main()
-    let_go()
-    sys.exit(code)

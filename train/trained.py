@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports, which take their time
+    from train.spec.interrupts import no_command
+
+    no_command("train.trained", "in Python, train.load_checkpoint('runs/STUDY/KEY') loads a trained model")
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -198,9 +203,3 @@ def _drawn(logits: Tensor, temperature: float, top_k: int | None, generator: tor
         logits = logits.masked_fill(logits < lowest, -torch.inf)
     # The largest is taken off first: divided by a temperature near 0, it would overflow.
     return int(torch.multinomial(((logits - logits.max()) / temperature).softmax(-1), 1, generator=generator))
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import no_command
-
-    no_command("train.trained", "in Python, train.load_checkpoint('runs/STUDY/KEY') loads a trained model")

@@ -7,6 +7,14 @@ computed.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports, which take their time
+    from train.spec.interrupts import no_command
+
+    no_command(
+        "train.trainer",
+        "python -m train.run --config runs/STUDY/KEY/config.yaml trains one run, python -m study.sweep a study",
+    )
+
 import math
 import os
 import time
@@ -363,12 +371,3 @@ class Trainer:
         self.profiler.close()
         self.recorder.close()
         self.liveness.close()
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import no_command
-
-    no_command(
-        "train.trainer",
-        "python -m train.run --config runs/STUDY/KEY/config.yaml trains one run, python -m study.sweep a study",
-    )

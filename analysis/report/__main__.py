@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from analysis.text.start import start
+
+    start("analysis.report.__main__")
+
 import difflib
 import sys
 from collections.abc import Sequence
@@ -48,13 +53,14 @@ def _chosen(key: str, text: str) -> Any:
     return tuple(kind for kind in CHOICES[key] if kind in named) if key == "figures" else text
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Write the report; return the exit code."""
-    if any(a in ("-h", "--help", "help") for a in arguments):
+    words = sys.argv[1:] if arguments is None else arguments
+    if any(word in ("-h", "--help", "help") for word in words):
         print(USAGE)
         return 0
     try:
-        given = parse(arguments)
+        given = parse(words)
     except ValueError as error:
         print(f"analysis.report: {error}", file=sys.stderr)
         return 2
@@ -72,9 +78,3 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     print(f"{written.report} and {len(written.figures)} files in {written.report.parent / 'figures'}")
     return 0
-
-
-if __name__ == "__main__":
-    from analysis.text.start import start
-
-    sys.exit(start(lambda: main(sys.argv[1:]), "analysis.report"))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 HOME = Path(__file__).resolve().parents[2]
 WRONG = 2
 """Exit code for what the user can put right."""
 
 
-def start(main: Callable[[], int], command: str, home: Path = HOME) -> int:
-    """Run a command's `main` and return its exit code: 130 after Ctrl-C, 2 where a script `train` hides our package.
+def start(module: str, home: Path = HOME) -> NoReturn:
+    """Run the command of a module and exit with its code: 130 after Ctrl-C, 2 where a script `train` hides our package.
 
     That script is not run. home: the folder of our packages.
     """
@@ -21,11 +21,11 @@ def start(main: Callable[[], int], command: str, home: Path = HOME) -> int:
     place = Path(spec.origin) if spec is not None and spec.origin is not None else None
     if place is not None and place.resolve().parent != home / "train" and (home / "train").is_dir():
         print(
-            f"{command}: Python finds another train than ours: {place}, not {home / 'train'}. Start from another "
-            "folder, run the command as scaling-study …, or rename that file",
+            f"{module.removesuffix('.__main__')}: Python finds another train than ours: {place}, not {home / 'train'}. "
+            "Start from another folder, run the command as scaling-study …, or rename that file",
             file=sys.stderr,
         )
-        return WRONG
-    from train.spec.interrupts import guarded
+        raise SystemExit(WRONG)
+    from train.spec.interrupts import run
 
-    return guarded(main, command)
+    run(module)

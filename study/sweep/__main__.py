@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("study.sweep.__main__")
+
 import difflib
 import itertools
 import os
@@ -296,9 +301,3 @@ def _config_folders(arguments: Arguments) -> list[Path]:
     own = Path(study.__file__).resolve().parents[1] / "conf"
     extra = arguments.value("--config-dir", "-cd")
     return [own, *([Path(extra)] if extra else [])]
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import guarded
-
-    sys.exit(guarded(main, "study.sweep"))

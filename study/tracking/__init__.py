@@ -6,13 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from study.config.tracking_uri import DEFAULT, resolve, shown, ui_command
-
 if TYPE_CHECKING:
     from study.storage.layout import StudyFolder
     from study.tracking.syncer import Synced
 
-__all__ = ["DEFAULT", "Tracking", "command", "resolve", "shown", "sync", "ui_command"]
+__all__ = ["Tracking", "command", "sync"]
 
 
 class Tracking(Protocol):
@@ -33,6 +31,7 @@ def sync(folder: StudyFolder, tracking: Tracking, report: Path | None = None) ->
     Raises ValueError for a study or an address that cannot be synced, StoreAwayError where the store cannot be
     reached: nothing is lost then, the next call carries on.
     """
+    from study.config.tracking_uri import resolve
     from study.tracking.syncer import Synced, open_syncer
 
     if not tracking.enabled:

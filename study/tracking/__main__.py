@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("study.tracking.__main__")
+
 import argparse
 import os
 import sys
@@ -130,9 +135,3 @@ def _parser() -> argparse.ArgumentParser:
     sync.add_argument("--until-idle", action="store_true", help="--follow: also end when the starting process has gone")
     sync.add_argument("--parent", type=int, metavar="PID", help="--follow: the same, for a parent with this process id")
     return parser
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import guarded
-
-    sys.exit(guarded(main, "study.tracking"))

@@ -7,6 +7,11 @@ far the best loss seen within a budget was above the best in the table, averaged
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("sweeps.replay.__main__")
+
 import json
 import math
 import os
@@ -244,9 +249,3 @@ def _mean(regrets: Sequence[float]) -> str:
     if not np.isfinite(regrets).all():
         return f"{sum(map(math.isinf, regrets))} saw nothing"
     return f"{np.mean(regrets):.4f} ({np.std(regrets) / math.sqrt(len(regrets)):.4f})"
-
-
-if __name__ == "__main__":
-    from train.spec.interrupts import guarded
-
-    sys.exit(guarded(main, "sweeps.replay"))

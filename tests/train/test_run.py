@@ -14,6 +14,7 @@ import pytest
 import yaml
 from torch import Tensor
 
+from tests.pressed import run_pressed
 from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
 from train import run
 from train.optim.optimizer import Optimizer
@@ -62,6 +63,14 @@ def test_help_loads_no_torch() -> None:
     code += "assert not {'torch', 'numpy', 'yaml'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert "--until" in done.stdout
+
+
+def test_ctrl_c_at_its_first_import_is_ctrl_c_as_later_on(tmp_path: Path, tiny: RunConfig) -> None:
+    folder = tmp_path / "run"
+    ended = run_pressed("train.run", "raised", "--config", str(write_config(folder, tiny)))
+    assert ended.returncode == run.INTERRUPTED, ended.stderr
+    assert "stopped by SIGINT at step" in ended.stdout
+    assert [*(folder / "checkpoints").iterdir()] and not (folder / "outcome.json").exists()
 
 
 def test_a_run_leaves_its_outcome_and_metrics(tmp_path: Path, tiny: RunConfig) -> None:

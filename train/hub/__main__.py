@@ -11,22 +11,28 @@ from them by model.init_from.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("train.hub.__main__")
+
 import sys
 from pathlib import Path
 
 from train.hub.checks import check_dtype, check_new, read_source
-from train.spec.interrupts import WRONG, guarded
+from train.spec.interrupts import WRONG
 
 COMMANDS = {"export": ({"run", "out"}, {"dtype", "step"}), "import": ({"source", "out"}, set[str]())}
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 0, or 2 after saying what is wrong with it, or 1 what the system did not let it."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] in ("-h", "--help"):
         print(__doc__)
-        return 0 if arguments else WRONG
+        return 0 if words else WRONG
     try:
-        command, given = arguments[0], _given(arguments)
+        command, given = words[0], _given(words)
         out, step, dtype = Path(given["out"]), given.get("step"), given.get("dtype", "bfloat16")
         if step is not None and not step.isdigit():
             raise ValueError(f"step={step} is not allowed: the step of a checkpoint, a whole number")
@@ -78,7 +84,3 @@ def _given(arguments: list[str]) -> dict[str, str]:
         what = f"{wrong[0]!r} is not known" if wrong else f"{missing[0]}=… is missing"
         raise ValueError(f"{command}: {what}; write: {command} {allowed}")
     return given
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(sys.argv[1:]), "train.hub"))

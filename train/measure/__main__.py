@@ -6,6 +6,11 @@ By torchrun or srun on several nodes, or by `python -m study bench comm` on one 
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here on
+    from train.spec.interrupts import run
+
+    run("train.measure.__main__")
+
 import argparse
 import json
 import platform
@@ -119,7 +124,3 @@ def _names(text: str) -> tuple[str, ...]:
     if unknown:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none: choose from {', '.join(COLLECTIVES)}")
     return names
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import Any, NoReturn
@@ -24,8 +25,8 @@ _AGAIN_SECONDS = 0.01
 class _Pressed:
     """A SIGINT handler that raises KeyboardInterrupt and remembers that it did.
 
-    While an extension module is initialised it waits: C code, such as that of Cython, may clear the exception. So it
-    does while a dropped one is sent again: Python would drop it too.
+    While an extension module is initialised it waits: C code, such as that of Cython, may clear the exception, and C++
+    end the process at it. So it does while a dropped one is sent again: Python would drop it too.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,15 @@ class _Pressed:
             _press_again()
             return
         raise KeyboardInterrupt
+
+
+def run(module: str, command: str | None = None) -> NoReturn:
+    """Import a command's module by its own name, run its `main`, and exit with its code: 130 if Ctrl-C ended it.
+
+    A command calls this above its other imports, so that Ctrl-C counts while they run, too. command: what it is called,
+    if not as its module.
+    """
+    raise SystemExit(guarded(lambda: import_module(module).main(), command or module.removesuffix(".__main__")))
 
 
 def guarded(main: Callable[[], int], command: str) -> int:
@@ -59,7 +69,8 @@ def guarded(main: Callable[[], int], command: str) -> int:
             code = INTERRUPTED
         _finish()
     except BaseException as error:
-        if isinstance(error, SystemExit) and not error.code:
+        if isinstance(error, SystemExit) and error.code in (None, 0, INTERRUPTED):
+            _finish()
             raise
         if not (pressed is not None and pressed.ever) and not isinstance(error, KeyboardInterrupt):
             raise
@@ -79,6 +90,7 @@ def no_command(module: str, instead: str) -> NoReturn:
 def _finish() -> None:
     """Let Ctrl-C end the process: there is nothing left to undo, and what runs at exit is no place for an exception."""
     signal.signal(signal.SIGINT, _leave)
+    exec("pass")  # after one in which KeyboardInterrupt was raised, Python would end by the signal, with any exit code
 
 
 @contextmanager
@@ -120,7 +132,9 @@ def _press_again() -> None:
 def _is_dropped_in(frame: FrameType | None) -> bool:
     """Say whether a frame is called from an extension module that is being imported, or from the hook of `_again`."""
     while frame is not None:
-        if frame.f_code.co_name == "exec_module" and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
+        # A module of one phase, as pybind11 makes them, is initialised as it is created.
+        initialises = frame.f_code.co_name in ("create_module", "exec_module")
+        if initialises and isinstance(frame.f_locals.get("self"), ExtensionFileLoader):
             return True
         if frame.f_code.co_name == "dropped" and frame.f_globals is globals():
             return True

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.machinery import ExtensionFileLoader
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.environment import python_path
 from train.spec import interrupts
 from train.spec.interrupts import INTERRUPTED, WRONG, guarded, no_command
 
@@ -62,19 +66,70 @@ def test_an_error_is_none_of_ctrl_c() -> None:
         guarded(wrong, "tool")
 
 
+def test_what_has_said_that_it_was_interrupted_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    def inner() -> int:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+        def again() -> int:
+            raise KeyboardInterrupt
+
+        raise SystemExit(guarded(again, "inner"))
+
+    with pytest.raises(SystemExit) as ended:
+        guarded(inner, "outer")
+    assert ended.value.code == INTERRUPTED
+    assert capsys.readouterr() == ("", "inner: interrupted\n")
+
+
+def test_once_help_is_printed_ctrl_c_ends_the_process() -> None:
+    def prints() -> int:
+        raise SystemExit(0)
+
+    with pytest.raises(SystemExit):
+        guarded(prints, "tool")
+    assert signal.getsignal(signal.SIGINT) is interrupts._leave
+
+
+@pytest.mark.parametrize(("then", "code", "said"), [("return 0", 0, ""), ("raise", 130, "tool: interrupted\n")])
+def test_after_ctrl_c_in_code_that_was_text_the_exit_code_is_that_of_the_command(
+    tmp_path: Path, then: str, code: int, said: str
+) -> None:
+    """As in the methods of a dataclass while they are made: left to itself, Python would end by the signal."""
+    text = "def main():\n    try: exec('import signal; signal.raise_signal(signal.SIGINT)')\n"
+    text += f"    except KeyboardInterrupt: {then}\n"
+    (tmp_path / "tool.py").write_text(text)
+    (tmp_path / "__main__.py").write_text("from train.spec.interrupts import run\nrun('tool')\n")
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    ended = subprocess.run([sys.executable, tmp_path], env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (code, said)
+
+
 class Swallowing(ExtensionFileLoader):
-    """An extension module whose initialisation clears whatever is raised in it, as Cython's may."""
+    """An extension module, of one phase or two, whose initialisation clears what is raised in it, as Cython's may."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+        return ModuleType(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         with suppress(BaseException):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_while_an_extension_module_is_imported_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("phase", ["create", "execute"])
+def test_ctrl_c_while_an_extension_module_is_imported_is_not_lost(
+    capsys: pytest.CaptureFixture[str], phase: str
+) -> None:
     begun: list[float] = []
 
     def imports_and_waits() -> int:
-        Swallowing("module", "module.so").exec_module(ModuleType("module"))
+        loader = Swallowing("module", "module.so")
+        if phase == "create":
+            loader.create_module(ModuleSpec("module", loader))
+        else:
+            loader.exec_module(ModuleType("module"))
         begun.append(time.monotonic())
         time.sleep(10.0)
         return 0
