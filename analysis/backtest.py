@@ -151,7 +151,8 @@ def act(options: Mapping[str, Any]) -> int:
     asked = {key: options[key] for key in ("delta", "fix", "tie")}
     frame = load.load(options)
     cuts = _cuts(frame, f"runs={options['runs']}", name, int(options["cuts"]), **asked)
-    for check in at_rows.findings(frame, name):
+    checks = at_rows.findings(frame, name)
+    for check in checks:
         terminal.show(str(check))
     terminal.show(f"{FORMS[name].text}\n\n{text(cuts)}")
     if options["out"]:
@@ -159,7 +160,7 @@ def act(options: Mapping[str, Any]) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"form": FORMS[name].text, "cuts": to_json(cuts)}, indent=1) + "\n")
         print(f"wrote {path}")
-    return 0
+    return commandline.code(checks)
 
 
 PURPOSE = "Fit up to a cut of compute, predict above it, for rising cuts: the honest size of an extrapolation's error."

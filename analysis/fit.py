@@ -76,8 +76,7 @@ def act(options: Mapping[str, Any]) -> int:
         runs = Path(options["runs"])
         page = write_report(folder / "fit.json", folder, runs if runs.is_dir() else None).report
     _print(result, folder, page)
-    unanswered = any(check.code == "no_recommendation" and check.level == "error" for check in result.checks)
-    return commandline.UNANSWERED if unanswered else 0
+    return commandline.code(result.checks)
 
 
 def _print(result: Fit, folder: Path, page: Path | None) -> None:

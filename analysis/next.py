@@ -93,13 +93,13 @@ def act(options: Mapping[str, Any]) -> int:
         terminal.show(
             "note: no model shape comes near some of these sizes: no config is written for python -m study.sweep"
         )
-        return 0
+        return commandline.code(found.checks)
     write(found, folder, options["name"] or label, inherited(options["runs"]))
     terminal.show(
         f"\nwrote {folder}/next.yaml; look at the points first; without dry_run=true the command submits them:"
     )
     terminal.show(f"  python -m study.sweep --config-dir {folder} --config-name next dry_run=true")
-    return 0
+    return commandline.code(found.checks)
 
 
 @calls.answered(

@@ -48,8 +48,8 @@ KEYS = (
     Key("form", "law, by name or paper: any that reads parameters and tokens", "chinchilla"),
     Key("at", "values of other inputs of the law: experts:8", {}, commandline.constants),
     Key("beside", "other laws of N and D to compare the plan with; none: no comparison", ",".join(BESIDE)),
-    Key("strict", "yes: only laws that qualify (converged, every constant identified, a backtest); no: any", True,
-        commandline.switch),
+    Key("strict", "yes: only what may be advised: the law (converged, every constant identified, a backtest), else the "
+        "valleys' best sizes; no: the law, whatever it lacks", True, commandline.switch),
     Key("budget", "training compute [FLOPs]", None, commandline.number),
     Key("gpu_hours", "training compute as GPU-hours; needs mfu and peak, or the measured speed of the runs", None,
         commandline.number),
@@ -121,8 +121,8 @@ def plan(
     beside : sequence of str
         Other laws of N and D through the same runs, whose plans are given beside.
     strict : bool
-        Plan only with a law that qualifies (converged, every constant identified, its extrapolation tested), with the
-        best of `beside` where `form` does not. False: with `form`, whatever it lacks; a note says what.
+        Plan only with what may be advised: the law (converged, every constant identified, its extrapolation tested),
+        else the valleys' best sizes, as `fit` does. False: with `form`, whatever it lacks; a note says what.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def plan(
     Raises
     ------
     ValueError
-        There are no such runs, no law of them qualifies, or a number is not positive.
+        There are no such runs, nothing may be advised of them, or a number is not positive.
 
     Examples
     --------
@@ -161,6 +161,7 @@ def act(options: Mapping[str, Any]) -> int:
     if bool(options["runs"]) == bool(options["constants"]):
         raise ValueError(f"give runs= ({KEYS[0].help}) or constants= of a published law, one of the two")
     _check(options)
+    from analysis.diagnostics import at_rows
     from analysis.laws.registry import resolve
 
     form = resolve(options["form"])
@@ -184,7 +185,7 @@ def act(options: Mapping[str, Any]) -> int:
         path = Path(options["out"]) / "plan.json"
         files.write(path, json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
         print(f"wrote {path}")
-    return 0
+    return 0 if options["constants"] else commandline.code(at_rows.findings(frame, form))
 
 
 def _check(options: Mapping[str, Any]) -> None:
@@ -223,12 +224,16 @@ def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> fl
 
     ways = _ways(options)
     if not ways:
-        if basis.largest is None:
+        if basis.top is None:
             raise ValueError("budget= is missing: training compute [FLOPs], or gpu_hours= with mfu= and peak=")
-        return 10.0 * basis.largest
+        return 10.0 * basis.top
     if ways == ["budget"]:
         return float(options["budget"])
+    if ways == ["params_opt"] and basis.rests_on_valleys:
+        assert basis.valleys is not None, "they are followed"
+        return basis.valleys.budget_of(options["params_opt"])
     if ways == ["params_opt"]:
+        assert basis.law is not None, "it is followed"
         return float(optimum.budget_of(basis.law.row(0), basis.price, math.log(options["params_opt"]))[0])
     assert speed is not None, "it was checked"
     return float(options["gpu_hours"]) * 3600.0 * speed

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.diagnostics import at_rows
 from analysis.results import load
 from analysis.text import commandline, numbers, terminal
 from analysis.text.commandline import Key
@@ -196,7 +197,11 @@ def act(options: Mapping[str, Any]) -> int:
     beside = path.parent / "runs.csv"
     fitted = pd.read_csv(beside) if beside.is_file() else None
     unique, half = options["unique_tokens"], _half_lives(options["repeats"], options["unique_tokens"])
-    found = score(fit, load.load(options), fitted, unique_tokens=unique, repeats=half)
+    frame = load.load(options)
+    found = score(fit, frame, fitted, unique_tokens=unique, repeats=half)
+    checks = at_rows.findings(frame, _form(fit))
+    for check in checks:
+        terminal.show(str(check))
     print(f"law        {fit.form}" + ("\n" if unique is None else f" of {numbers.count(unique)} distinct tokens\n"))
     terminal.show(text(found, fit.kinds.loss, options["show"]))
     if fitted is None:
@@ -208,7 +213,15 @@ def act(options: Mapping[str, Any]) -> int:
         staged.write_text(json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
         staged.replace(written)
         print(f"wrote {written}")
-    return 0
+    return commandline.code(checks)
+
+
+def _form(fit: Fit) -> str:
+    """Return the law that a fit was asked for, by its name."""
+    from analysis.laws.registry import CURVES, FORMS
+
+    name = str((fit.record.get("options") or {}).get("form", ""))
+    return name if name in FORMS or name == CURVES else "chinchilla"
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -30,12 +30,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.approaches import frontier, parametric, valleys
+from analysis.approaches import compute_optimal, frontier, parametric, valleys
 from analysis.approaches.surface import Surface
 from analysis.diagnostics import findings
+from analysis.inference.law_result import LawFit
 from analysis.inputs.dataset import Array, Rows, rows
 from analysis.planning import recommend
+from analysis.planning.advice import Advice, Candidate, judge
 from analysis.text import commandline
 from analysis.text.commandline import Key
 from analysis.values.blocks import Check
@@ -166,7 +169,9 @@ def answers(given: Rows, *, resamples: int = 1000, loss: str = "huber", seed: in
     each += _valleys(valley_fit)
     if isinstance(front, frontier.FrontierFit):
         each += _intervals("frontier ", front.block.params, front.block.intervals, {})
-    plan = recommend.recommend(given, valley_fit, front, surface=surface, budget=budget)
+    plan = recommend.recommend(
+        given, valley_fit, front, surface=surface, budget=budget, said=_advice(given, law, valley_fit, budget)
+    )
     for approach, proposal in plan.by_approach.items() if plan else ():
         values = {name: getattr(proposal, name) for name in proposal.intervals}
         each += _intervals(f"{approach} ", values, proposal.intervals, true)
@@ -176,6 +181,14 @@ def answers(given: Rows, *, resamples: int = 1000, loss: str = "huber", seed: in
     shared = {"asymmetry", "not_isoflop"} & {check.code for check in said}
     at_valleys = frozenset(check.code for check in valley_fit.block.checks) | shared
     return Answers(tuple(each), frozenset(check.code for check in said), at_valleys, frozenset(names))
+
+
+def _advice(given: Rows, law: LawFit | None, valley_fit: valleys.ValleyFit, budget: float) -> Advice:
+    """Return what may be advised of the rows, as a fit judges it."""
+    candidate: Candidate | str = "it was not fitted"
+    if law is not None:
+        candidate = Candidate(law, *compute_optimal.priced(law, given))
+    return judge(pd.DataFrame(), given, "chinchilla", candidate, valley_fit, checks=()).at(budget)
 
 
 def _valleys(fit: valleys.ValleyFit) -> Iterator[Answer]:

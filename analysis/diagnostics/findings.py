@@ -218,17 +218,19 @@ def outlook(
     level: str = "error",
     sizes: Mapping[str, float] | None = None,
     *,
-    wrong: Check | None = None,
+    cure: str = "finish or add runs",
 ) -> list[Check]:
     """Return findings about the recommendation and the backtest.
 
-    `why` there is no recommendation, and how bad that is; `sizes` are N* at its budget by approach; `wrong` is what
-    makes the rows worth no conclusion.
+    `why` the law is not followed or nothing is recommended, how bad that is, and what would help (`cure`); `sizes` are
+    N* at its budget by approach.
     """
     out = []
+    if plan is not None and why:
+        text = f"{why}: the valleys' N* and D*, which need no law of the loss, are recommended"
+        out.append(finding("not_advised", text, f"{cure}; until then the law foretells no loss"))
     if plan is None:
-        advice = "finish or add runs" if level == "error" else "form=chinchilla, or approach=2, recommends one"
-        advice = advice if wrong is None else f"see {wrong.code}: {wrong.advice}"
+        advice = cure if level == "error" else "form=chinchilla, or approach=2, recommends one"
         out.append(finding("no_recommendation", why or "no approach can recommend a size", advice, level))
     elif plan.disagreement is not None and plan.disagreement > 1.5:
         text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g}"

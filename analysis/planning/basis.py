@@ -1,13 +1,13 @@
-"""What plans rest on: a law fitted to runs, or quoted constants, and what a token costs."""
+"""What plans rest on: a law fitted to runs, the valleys where it may not be advised, or quoted constants."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis.planning.advice import VALLEYS
 from analysis.text import numbers
 from analysis.text.commandline import UnansweredError
 from analysis.values.findings import FINDINGS
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
     from analysis.approaches.cost import Cost
     from analysis.approaches.loss_laws import Law
+    from analysis.approaches.valleys import ValleyFit
     from analysis.inference.law_result import LawFit
     from analysis.inputs.dataset import Rows
-    from analysis.values.blocks import Interval
+    from analysis.planning.advice import Advice, Candidate, Judged
+    from analysis.values.blocks import Check, Interval, PowerLaw
+    from analysis.values.study_result import Proposal
 
 NAMES = ("E", "A", "B", "alpha", "beta")
 BESIDE = ("chinchilla", "chinchilla_tied", "chinchilla_interaction", "kaplan_floor", "farseer")
@@ -33,11 +36,12 @@ class Basis:
     """A law, first row the point and then the draws, its constants, price of a token, sizes swept, notes.
 
     `tested` is the farthest factor beyond a fit over which these runs test the law. `speed` is FLOPs per second of one
-    device, as the runs measured them. `fits` are other laws through the same runs,
-    by name, with AICc behind the best.
+    device, as the runs measured them. `beside` are other laws through the same runs, with AICc behind the best.
+    `judged` is what the runs let be advised, None of constants that were given, and `valleys` take the law's place
+    where it may not be. `top` is the largest budget that was run, as it was planned [FLOPs].
     """
 
-    law: Law
+    law: Law | None
     form: str
     constants: dict[str, float]
     text: str
@@ -50,6 +54,42 @@ class Basis:
     notes: tuple[str, ...]
     beside: tuple[Beside, ...] = ()
     tested: float | None = None
+    judged: Judged | None = None
+    valleys: OfValleys | None = None
+    top: float | None = None
+
+    def advised(self, budget: float) -> Advice | None:
+        """Return what is advised for a budget [FLOPs]; None where the law is followed whatever the runs say of it."""
+        return None if self.judged is None else self.judged.at(budget)
+
+    @property
+    def rests_on_valleys(self) -> bool:
+        """Whether the law is not followed at any budget."""
+        return self.judged is not None and self.judged.at_all.follows == VALLEYS
+
+
+@dataclass(frozen=True, eq=False)
+class OfValleys:
+    """What the valleys propose for a budget [FLOPs], the power laws that they follow, and what is said of the rows."""
+
+    propose: Callable[[float], Proposal | None]
+    laws: Mapping[str, PowerLaw]
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The power laws as a line."""
+        each = (
+            f"{symbol} = {numbers.amount(law.coefficient)} (C / {numbers.scientific(law.reference_flops)})^"
+            f"{numbers.number(law.exponent)}"
+            for symbol, law in (("N*", self.laws["params"]), ("D*", self.laws["tokens"]))
+        )
+        return f"{', '.join(each)} by {self.laws['params'].points} isoFLOP valleys"
+
+    def budget_of(self, params: float) -> float:
+        """Return the budget [FLOPs] whose best size this is."""
+        law = self.laws["params"]
+        return float(law.reference_flops * (params / law.coefficient) ** (1.0 / law.exponent))
 
 
 @dataclass(frozen=True)
@@ -116,10 +156,9 @@ def from_frame(
 ) -> Basis:
     """Return the basis of runs: the law and its draws, what a token costs, the speed that the runs measured.
 
-    A law that no plan may rest on (see :mod:`analysis.diagnostics.qualify`) gives way to the best of those `beside` it
-    that one may, and a note says so; with `strict` false it stays, and a note says what it lacks. Raises ValueError
-    where the form gives no loss of N and D, an input of it is not told, or the rows are too few; UnansweredError where
-    no law qualifies.
+    A law that may not be advised (see :mod:`analysis.planning.advice`) gives way to the valleys' best sizes; with
+    `strict` false it stays, and a note says what it lacks. Raises ValueError where the form gives no loss of N and D,
+    an input of it is not told, or the rows are too few; UnansweredError where neither may be advised.
     """
     from analysis.inputs.frame import used
 
@@ -135,7 +174,7 @@ def measured_speed(frame: pd.DataFrame) -> float | None:
 
 @dataclass(frozen=True)
 class _Runs:
-    """The runs of a basis and how laws are fitted to them; `squared` are the least-squares fits so far, by form."""
+    """The runs of a basis and how laws are fitted to them."""
 
     frame: pd.DataFrame
     rows: Rows
@@ -143,74 +182,100 @@ class _Runs:
     seed: int
     label: str
     beside: Sequence[str]
-    squared: dict[str, tuple[LawFit, str] | None] = dataclasses.field(default_factory=dict)
 
 
 def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) -> Basis:
-    """Return the basis that rests on one law, or on what takes its place."""
-    from analysis.approaches.cost import cost
-    from analysis.approaches.loss_laws import size_column
+    """Return the basis that rests on one law, and on the valleys where it may not be advised."""
     from analysis.diagnostics import at_rows, qualify
-    from analysis.laws.registry import FORMS
-    from analysis.planning.beyond import quickening
 
     frame, rows = runs.frame, runs.rows
-    sized = rows.replaced(params=rows.column(size_column(FORMS[form])))
-    price = cost(sized)
-    law, found = drawn(rows, form, price, further, resamples=runs.resamples, seed=runs.seed)
-    others = _beside(runs, price, form)
-    sizes = _range(sized.params)
-    lacks = qualify.lacking(found, rows) or quickening(law, price, sizes, _range(rows.flops))
-    if lacks and strict:
-        return _instead(runs, form, lacks, others)
-    unknown = [n for n, verdict in found.identified.items() if not verdict.identified]
-    notes = [f"no advice: {form} does not qualify for a plan: {lacks}"] if lacks else []
-    notes += [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
-    checks = (*at_rows.findings(frame, form), *(c for c in found.check() if FINDINGS[c.code].in_plan))
-    notes += [f"{check.message} ({check.advice})" for check in checks]
+    checks = at_rows.findings(frame, form)
+    judged, minima = judged_of(frame, rows, form, further, checks, resamples=runs.resamples, seed=runs.seed)
+    law, said = judged.candidate, judged.at_all
+    if (strict and not said.follows) or (law is None and not strict):
+        raise UnansweredError(refusal(said, planned=law is not None))
+    lost = [] if law is None else [n for n, verdict in law.fit.identified.items() if not verdict.identified]
+    notes = [] if strict or not said.why else [f"no advice: {said.why}"]
+    notes += [f"the runs do not identify {', '.join(lost)}: intervals are lower bounds"] if lost else []
+    own = [] if law is None else [c for c in law.fit.check() if FINDINGS[c.code].in_plan]
+    notes += [_note(c) for c in (*checks, *own)]
+    of_runs = (*checks, *(c for c in own if FINDINGS[c.code].of_study))
     first = frame[frame["used"]].iloc[0]
     kinds = {"params": first["params_kind"], "flops": first["flop_rule"], "loss": first["loss_unit"]}
-    point = {str(name): float(value) for name, value in found.params.items()}
+    point = {} if law is None else {str(name): float(value) for name, value in law.fit.params.items()}
+    price, sizes = _price(rows, form)
     return Basis(
-        law, form, point, _text(form, point), price, sizes, float(rows.flops.max()), kinds,
-        runs.label or str(first["study"]), measured_speed(frame), tuple(notes),
-        others, qualify.tested(found, rows),
+        None if law is None else law.law, form, point, _text(form, point) if point else "", price, sizes,
+        float(rows.flops.max()), kinds, runs.label or str(first["study"]), measured_speed(frame), tuple(notes),
+        _beside(runs, price, form, minima, judged.law), None if law is None else qualify.tested(law.fit, rows),
+        judged if strict else None, _of_valleys(rows, minima, said, of_runs), float(rows.labels.max()),
     )  # fmt: skip
 
 
-def _instead(runs: _Runs, form: str, lacks: str, others: Sequence[Beside]) -> Basis:
-    """Return the basis of the best law that qualifies in place of `form`; UnansweredError says why none does.
-
-    Where the losses are none, that is why, and not what laws of them lack.
-    """
-    from analysis.approaches.loss_laws import plannable
-    from analysis.diagnostics import at_rows
-    from analysis.inference import identifiability
+def _price(rows: Rows, form: str) -> tuple[Cost, Interval]:
+    """Return what a token costs and the sizes swept, as the form counts them."""
+    from analysis.approaches.cost import cost
+    from analysis.approaches.loss_laws import size_column
     from analysis.laws.registry import FORMS
 
-    said = {form: lacks}
-    for one in sorted(others, key=lambda one: one.behind):
-        if one.form == form:
-            continue
-        if one.lacking or not plannable(FORMS[one.form]):
-            said[one.form] = one.lacking or "it gives no loss of N and D"
-            continue
-        basis = _rested(runs, one.form, {}, strict=False)
-        if not basis.notes or not basis.notes[0].startswith("no advice"):
-            note = f"{form} does not qualify for a plan ({lacks}): this one rests on {one.form}"
-            return dataclasses.replace(basis, notes=(note, *basis.notes))
-        said[one.form] = basis.notes[0].rpartition("plan: ")[2]
-    wrong = at_rows.wrong(at_rows.findings(runs.frame, form))
-    if wrong:
-        why, cure = f": {wrong.message}", wrong.advice
-    else:
-        why = f" ({'; '.join(f'{name}: {lacking}' for name, lacking in said.items())})"
-        usual, alone = "add runs, larger budgets first", at_rows.alone(runs.frame)
-        cure = identifiability.cure(runs.rows.params, runs.rows.tokens, usual, alone)
-    raise UnansweredError(
-        f"no law of these runs qualifies for a plan{why}. {cure[:1].upper()}{cure[1:]}; strict=no plans with "
-        f"form={form} anyway: an extrapolation, not a recommendation"
-    )
+    sized = rows.replaced(params=rows.column(size_column(FORMS[form])))
+    return cost(sized), _range(sized.params)
+
+
+def judged_of(
+    frame: pd.DataFrame, rows: Rows, form: str, further: Mapping[str, float], checks: Iterable[Check], *,
+    resamples: int, seed: int,
+) -> tuple[Judged, ValleyFit]:  # fmt: skip
+    """Return what the runs let be advised of a law, and their valleys; `checks` are the findings about the rows.
+
+    Where the rows are too few for the law, that is why it may not be; ValueError where they are not for it.
+    """
+    from analysis.approaches import valleys
+    from analysis.laws.registry import FORMS
+    from analysis.planning import advice
+
+    price, sizes = _price(rows, form)
+    candidate: Candidate | str
+    try:
+        law, fit = drawn(rows, form, price, further, resamples=resamples, seed=seed)
+        candidate = advice.Candidate(fit, law, price, sizes)
+    except ValueError as error:
+        if len(rows) > len(FORMS[form].names) and not isinstance(error, NoLawError):
+            raise
+        candidate = f"it was not fitted: {error}"
+    minima = valleys.fit(rows, resamples=resamples, seed=seed)
+    only = advice.LAW if further else ""
+    return advice.judge(frame, rows, form, candidate, minima, checks=checks, only=only), minima
+
+
+class NoLawError(ValueError):
+    """The runs are too few for the law, or of too few sizes."""
+
+
+def refusal(said: Advice, *, planned: bool = True) -> str:
+    """Return why no plan is made, what would help and, where a law can be `planned` with, how to do so all the same."""
+    cure = f"no recommendation: {said.why}. {said.cure[:1].upper()}{said.cure[1:]}".rstrip(".")
+    anyway = f"; strict=no plans with form={said.form} anyway: an extrapolation, not a recommendation"
+    return cure + (anyway if planned else "")
+
+
+def _of_valleys(rows: Rows, minima: ValleyFit, said: Advice, checks: Iterable[Check]) -> OfValleys | None:
+    """Return what takes the law's place, with a loss where the law of the lowest ones may say it; None without any."""
+    from analysis.approaches import frontier
+    from analysis.planning import advice, recommend
+
+    if said.valleys or said.only == advice.LAW:
+        return None
+    front = frontier.fit(rows, minima)
+    known = front if isinstance(front, frontier.FrontierFit) and advice.frontier_known(front.block) else minima.block
+    return OfValleys(
+        lambda budget: recommend.by_valleys(minima, known, None, budget), minima.block.exponents,
+        tuple(map(_note, checks)),
+    )  # fmt: skip
+
+
+def _note(check: Check) -> str:
+    return f"{check.message} ({check.advice})"
 
 
 def drawn(
@@ -231,7 +296,7 @@ def _closed(rows: Rows, resamples: int, seed: int) -> tuple[Law, LawFit]:
 
     found, fit = parametric.surface(rows, {**parametric.PLAIN, "resamples": resamples, "seed": seed})
     if not isinstance(found, Surface):
-        raise ValueError(f"no plan without a surface: {found.reason}; add runs, or give constants= of a published law")
+        raise NoLawError(found.reason)
     assert fit is not None, "a surface comes with its fit"
     return Closed(np.vstack((found.constants[None], found.draws))), fit
 
@@ -243,35 +308,37 @@ def _fitted(
 
     from analysis.approaches.compute_optimal import MOST_DRAWS
     from analysis.approaches.loss_laws import Fitted
-    from analysis.inference.fit_law import fit_law
+    from analysis.approaches.parametric import PLAIN, fitted
     from analysis.laws.registry import FORMS
 
-    fit = fit_law(rows, form, resamples=min(resamples, MOST_DRAWS), seed=seed)
-    theta = np.vstack((fit.point.theta[None], fit.thetas))
+    fit = fitted(rows, form, {**PLAIN, "form": form, "resamples": resamples, "seed": seed})
+    theta = np.vstack((fit.point.theta[None], fit.thetas[:MOST_DRAWS]))
     return Fitted(FORMS[form], theta, fit.problem.centres, price, further), fit
 
 
-def _beside(runs: _Runs, price: Cost, form: str) -> tuple[Beside, ...]:
-    """Return other laws of N and D alone by least squares of the logs, with their AICc behind the best's."""
+def _beside(runs: _Runs, price: Cost, form: str, minima: ValleyFit, lacks: str) -> tuple[Beside, ...]:
+    """Return other laws of N and D alone by least squares of the logs, with their AICc behind the best's.
+
+    `lacks` is why the law `form`, which stands among them, may not be advised.
+    """
     from analysis.approaches.loss_laws import Fitted
     from analysis.inference.akaike import behind
-    from analysis.planning.beyond import quickening
+    from analysis.planning import advice
 
     fits = {}
     for name in dict.fromkeys((form, *runs.beside)) if runs.beside else ():
-        if name not in runs.squared:
-            runs.squared[name] = _squared(runs.rows, name)
-        found = runs.squared[name]
+        found = _squared(runs.rows, name)
         if found is not None:
             fits[name] = found
-    gaps = behind([fit.aicc for fit, _ in fits.values()]) if fits else ()
+    gaps = behind([fit.aicc for fit in fits.values()]) if fits else ()
     made = []
-    for (name, (fit, lacks)), gap in zip(fits.items(), gaps, strict=True):
+    for (name, fit), gap in zip(fits.items(), gaps, strict=True):
         if any(n not in ("params", "tokens", "flops", "unique_tokens") for n in fit.form.inputs):
             continue
         law = Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {})
-        why = lacks or quickening(law, price, _range(runs.rows.params), _range(runs.rows.flops))
-        made.append(Beside(name, law, float(gap), why))
+        candidate = advice.Candidate(fit, law, price, _range(runs.rows.params))
+        own = lacks if name == form else ""
+        made.append(Beside(name, law, float(gap), own or advice.law_lacks(candidate, runs.rows, minima)))
     return tuple(made)
 
 
@@ -279,9 +346,8 @@ def _range(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
-def _squared(rows: Rows, form: str) -> tuple[LawFit, str] | None:
-    """Return a law by least squares of the logs and why no plan rests on it; None where the rows are not for it."""
-    from analysis.diagnostics import qualify
+def _squared(rows: Rows, form: str) -> LawFit | None:
+    """Return a law by least squares of the logs; None where the rows are not for it."""
     from analysis.estimation import observations
     from analysis.inference.fit_law import fit_law
     from analysis.inference.refusals import refuse
@@ -291,10 +357,9 @@ def _squared(rows: Rows, form: str) -> tuple[LawFit, str] | None:
         refuse(FORMS[form], observations.read(rows, FORMS[form]))
         if len(rows) < len(FORMS[form].names) + 3:
             return None
-        fit = fit_law(rows, form, loss="squared", resamples=0)
+        return fit_law(rows, form, loss="squared", resamples=0)
     except ValueError:
         return None
-    return fit, qualify.lacking(fit, rows)
 
 
 def _further(form: str, at: Mapping[str, float]) -> dict[str, float]:

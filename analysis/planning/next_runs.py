@@ -102,6 +102,7 @@ class Next(Preformatted):
     larger: Larger | None = None
     without: Interval | None = None
     checks: tuple[Check, ...] = ()
+    unadvised: str = ""
 
     @property
     def barely(self) -> bool:
@@ -187,6 +188,8 @@ def next_runs(
     choices = posterior.batch(found, places, aims, pool.flops, budget=budget or 2 * top, count=count, power=power)
     mean, spread = posterior.forecast(found, aims[:, :1])
     now = choices[0].before if choices else float(spread[0]) ** 2
+    checks = at_rows.findings(frame, form)
+    without, unadvised = without_prior.interval(frame, rows, form, setting.target, checks)
     reached = math.sqrt(choices[-1].after if choices else now)
     return Next(
         runs=tuple(_proposed(pool, choice) for choice in choices),
@@ -202,8 +205,9 @@ def next_runs(
         target_ratio=setting.target_tokens / setting.target_params,
         loss_unit=str(frame.loc[frame["used"], "loss_unit"].iloc[0]),
         done_ratios=(float((rows.tokens / rows.params).min()), float((rows.tokens / rows.params).max())),
-        checks=at_rows.findings(frame, form),
-        without=without_prior.interval(rows, form, setting.target),
+        checks=checks,
+        without=without,
+        unadvised=unadvised,
         larger=None
         if reached <= BARELY * math.sqrt(now)
         else larger(

@@ -38,6 +38,7 @@ def text(found: Next) -> str:
         *([f"prior     {found.prior} (published laws; the runs add to it)"] if found.prior else []),
         *([f"{'no prior' if found.prior else 'resampled':<10}{without_prior(found)}"] if found.without else []),
         *([f"barely    {barely(found)}"] if found.barely else []),
+        *([f"no advice {found.unadvised}: these losses choose runs, they recommend none"] if found.unadvised else []),
         "",
         f"  {'':>3} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'shape':>10} {'95 % after':>11} {'narrower by':>12}",
     ]
@@ -61,7 +62,8 @@ def without_prior(found: Next) -> str:
     assert found.without is not None, "it is said where there is one"
     low, high = (numbers.number(end, 4) for end in found.without)
     less = "without this prior and the form's own error" if found.prior else "without the form's own error"
-    return f"{low} to {high} by resamples of the runs alone, as analysis.fit and analysis.plan give it: {less}"
+    given = "analysis.plan strict=no gives" if found.unadvised else "analysis.fit and analysis.plan give"
+    return f"{low} to {high} by resamples of the runs alone, as {given} it: {less}"
 
 
 def barely(found: Next) -> str:

@@ -28,7 +28,8 @@ def _with_ends(option: Option, name: str) -> str:
 def text(found: Plan) -> str:
     """Return the plan as lines for a terminal."""
     unit = found.kinds["loss"]
-    lines = [f"law       {found.law} {unit}", f"budget    {numbers.flops(found.budget_flops, 3)}" + _hours(found)]
+    law = found.law if found.form == "valleys" else f"{found.law} {unit}"
+    lines = [f"law       {law}", f"budget    {numbers.flops(found.budget_flops, 3)}" + _hours(found)]
     for option in found.options:
         lines += ["", f"{option.name}: {option.assumption}"]
         for label, name, show in (

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.approaches import loss_laws, power_laws
-from analysis.approaches.compute_optimal import PATH_DRAWS, by_law, optimum, proposal_of
+from analysis.approaches import compute_optimal, loss_laws, optimum, power_laws
+from analysis.approaches.compute_optimal import PATH_DRAWS, by_law, proposal_of
 from analysis.approaches.cost import Cost, cost
 from analysis.approaches.frontier import FrontierFit
 from analysis.approaches.frontier_path import Proposer, by_exponents, by_power_laws, by_slope, with_path
@@ -17,22 +17,20 @@ from analysis.approaches.loss_laws import Closed, Law
 from analysis.approaches.surface import Surface
 from analysis.approaches.valleys import ValleyFit
 from analysis.inputs.dataset import Rows
-from analysis.text import numbers
+from analysis.planning import advice
+from analysis.planning.advice import Advice
 from analysis.values.blocks import Block, Clash, Interval, PowerLaw
 from analysis.values.study_result import Proposal, Recommendation
-
-CLASH = 1.5
-"""The surface may miss the best size of a budget that was run by this factor."""
 
 
 def by_surface(surface: Surface, rows: Rows, budget: float) -> Proposal | None:
     """Return the surface's proposal, None where it has no optimum near the sizes swept."""
     sizes = (float(rows.params.min()), float(rows.params.max()))
     price = cost(rows)
-    best = np.stack(optimum(surface.constants[None], price, budget, sizes))[:, 0]
+    best = np.stack(compute_optimal.optimum(surface.constants[None], price, budget, sizes))[:, 0]
     if not np.isfinite(best).all():
         return None
-    return proposal_of(best, np.stack(optimum(surface.draws, price, budget, sizes)))
+    return proposal_of(best, np.stack(compute_optimal.optimum(surface.draws, price, budget, sizes)))
 
 
 def by_envelope(laws: Mapping[str, PowerLaw], budget: float) -> Proposal:
@@ -70,23 +68,30 @@ def by_valleys(fit: ValleyFit, frontier: FrontierFit | Block, law: Law | None, b
 
 
 def clash(rows: Rows, fit: ValleyFit, surface: Surface | None) -> Clash | None:
-    """Return the largest budget with a minimum if the surface puts its best size elsewhere; None if it agrees.
+    """Return the largest budget with a minimum if the surface puts its best size elsewhere; None if it agrees."""
+    if surface is None:
+        return None
+    sizes = (float(rows.params.min()), float(rows.params.max()))
+    return clash_of(Closed(surface.constants[None]), cost(rows), sizes, fit)
+
+
+def clash_of(law: Law, price: Cost, sizes: Interval, fit: ValleyFit) -> Clash | None:
+    """Return the largest budget with a minimum if a law puts its best size elsewhere; None if it agrees.
 
     Elsewhere is outside the valley's interval and off by more than CLASH, which is far more than what parabolas are
-    biased by: the form of the surface then does not follow these runs, whatever its intervals say.
+    biased by: the form of the law then does not follow these runs, whatever its intervals say.
     """
     minima = [v for v in fit.block.valleys if v.params_opt is not None and v.params_interval is not None]
-    if surface is None or not minima:
+    if not minima:
         return None
     last = max(minima, key=lambda v: v.flops)
     assert last.params_opt is not None
     assert last.params_interval is not None
-    sizes = (float(rows.params.min()), float(rows.params.max()))
-    size = float(np.exp(optimum(surface.constants[None], cost(rows), last.flops, sizes)[0][0]))
+    size = float(np.exp(optimum.training_only(law.row(0), price, last.flops, sizes).log_params[0]))
     low, high = last.params_interval
     if not np.isfinite(size):
         return None
-    near = max(size / last.params_opt, last.params_opt / size) <= CLASH
+    near = max(size / last.params_opt, last.params_opt / size) <= advice.CLASH
     return None if near or low <= size <= high else Clash(last.flops_budget, last.params_opt, (low, high), size)
 
 
@@ -97,24 +102,22 @@ def recommend(
     *,
     surface: Surface | None,
     budget: float,
-    only: str = "",
+    said: Advice,
 ) -> Recommendation | None:
-    """Return both proposals and the one to follow, None where there is neither.
+    """Return both proposals and the one to follow, as it is advised; None where nothing is.
 
-    The surface rests on all runs and on their residual degrees of freedom, so it is followed where it identifies the
-    exponent of N*, its interval closes and it does not clash with the best sizes that were seen; else the valleys,
-    which need no form of the loss, are, where they identify it. What is not identified is neither followed nor set
-    beside what is. Where one approach is asked for, `only` it is followed.
+    The surface rests on all runs and on their residual degrees of freedom, so it is followed where it may be; else the
+    valleys, which need no law of the loss, are. What may not be followed is not set beside what is.
     """
-    makers = proposers(rows, valley_fit, frontier, surface)
+    if not said.follows:
+        return None
+    chosen = "surface" if said.follows == advice.LAW else "valleys"
+    makers = proposers(rows, valley_fit, frontier, surface, said)
     found = {name: make(budget) for name, make in makers.items()}
     proposals = {name: proposal for name, proposal in found.items() if proposal is not None}
-    chosen = only or _chosen(proposals, surface, valley_fit, clash(rows, valley_fit, surface))
     if chosen not in proposals:
         return None
-    if not _known(valley_fit):
-        proposals = {name: p for name, p in proposals.items() if name in ("surface", only)}
-    source = "surface" if surface is not None else "frontier"
+    source = loss_from(frontier, surface, said)
     plan = dataclasses.replace(followed(chosen, proposals, rows, budget), loss_from=source)
     if chosen == "surface":
         assert surface is not None, "it was fitted where it is used"
@@ -124,37 +127,31 @@ def recommend(
     return with_path(plan, makers[chosen], rows, lambda p, _: by_power_laws(p, laws))
 
 
+def loss_from(frontier: FrontierFit | Block, surface: Surface | None, said: Advice) -> str:
+    """Return what says the loss of a proposal: the surface, the law of the lowest losses, or nothing ("").
+
+    How far the loss falls hangs on its floor, which sizes do not: neither says one where it does not know its own.
+    """
+    if surface is not None and not said.law:
+        return "surface"
+    return "frontier" if isinstance(frontier, FrontierFit) and advice.frontier_known(frontier.block) else ""
+
+
 def proposers(
-    rows: Rows, valley_fit: ValleyFit, frontier: FrontierFit | Block, surface: Surface | None
+    rows: Rows, valley_fit: ValleyFit, frontier: FrontierFit | Block, surface: Surface | None, said: Advice
 ) -> dict[str, Proposer]:
-    """Return what the valleys, and the surface where there is one, propose for a budget."""
-    if surface is None:
-        return {"valleys": lambda at: by_valleys(valley_fit, frontier, None, at)}
-    law = Closed(np.vstack((surface.constants[None], surface.draws)))
-    return {
-        "valleys": lambda at: by_valleys(valley_fit, frontier, law, at),
-        "surface": lambda at: by_surface(surface, rows, at),
-    }
-
-
-def why_none(rows: Rows, valley_fit: ValleyFit, surface: Surface | None, budget: float) -> str:
-    """Return why neither approach is followed: what each of them does not identify."""
-    apart = clash(rows, valley_fit, surface)
-    if surface is None:
-        said = "there is no surface"
-    elif not surface.block.identified["a"].identified:
-        said = f"the surface does not identify the exponent of N* ({surface.block.identified['a'].reason})"
-    elif apart is not None:
-        said = f"the surface puts the best size of {numbers.flops(apart.budget)} elsewhere than the runs do"
-    else:
-        said = f"the surface has no best size for {numbers.flops(budget)}, or no interval of it; the largest run has "
-        said += numbers.flops(float(rows.flops.max()))
-    count = len(valley_fit.flops)
-    if not valley_fit.block.exponents:
-        return f"no approach can recommend a size: {said}; of the valleys, {valley_fit.block.reason}"
-    if count < 3:
-        return f"no approach can recommend a size: {said}; {count} valleys have a minimum, and two fix any power law"
-    return f"no approach can recommend a size: {said}; the valleys do not identify it either"
+    """Return what proposes a run for a budget: the surface and the valleys, each where it may be followed."""
+    source, found = loss_from(frontier, surface, said), dict[str, Proposer]()
+    law = None
+    if source == "surface":
+        assert surface is not None, "a loss is from it"
+        law = Closed(np.vstack((surface.constants[None], surface.draws)))
+    known = frontier if source == "frontier" else valley_fit.block
+    if not said.valleys:
+        found["valleys"] = lambda at: by_valleys(valley_fit, known, law, at)
+    if surface is not None and not said.law:
+        found["surface"] = lambda at: by_surface(surface, rows, at)
+    return found
 
 
 def compared(plan: Recommendation | None, sizes: Mapping[str, float]) -> Recommendation | None:
@@ -173,16 +170,24 @@ def sizes(plan: Recommendation, lines: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def by_other_law(
-    law: Law, price: Cost, sizes: Interval, *, block: Block, valley_fit: ValleyFit, rows: Rows, budget: float
+    law: Law,
+    price: Cost,
+    sizes: Interval,
+    *,
+    block: Block,
+    valley_fit: ValleyFit,
+    rows: Rows,
+    budget: float,
+    said: Advice,
 ) -> Recommendation | None:
     """Return the recommendation of another form than the surface, beside the valleys; None where it has no best size.
 
-    The valleys need no form; they stand beside it where they identify the exponent of N*.
+    The valleys need no form; they stand beside it where they may be followed.
     """
     own = by_law(law, price, budget, sizes)
     if own is None:
         return None
-    beside = by_valleys(valley_fit, valley_fit.block, law, budget) if _known(valley_fit) else None
+    beside = by_valleys(valley_fit, valley_fit.block, law, budget) if not said.valleys else None
     proposals = {"law": own} | ({"valleys": beside} if beside else {})
     plan = dataclasses.replace(followed("law", proposals, rows, budget), loss_from="law")
     few = dataclasses.replace(law, theta=law.theta[: PATH_DRAWS + 1]) if isinstance(law, loss_laws.Fitted) else law
@@ -214,25 +219,3 @@ def followed(chosen: str, proposals: Mapping[str, Proposal], rows: Rows, budget:
         by_approach=dict(proposals),
         disagreement=max(sizes) / min(sizes) if len(sizes) > 1 else None,
     )
-
-
-def _chosen(
-    proposals: Mapping[str, Proposal], surface: Surface | None, valley_fit: ValleyFit, clash: Clash | None
-) -> str:
-    """Return the name of the proposal to follow, empty where none identifies what it proposes."""
-    if "surface" in proposals and surface is not None and clash is None:
-        closes = proposals["surface"].intervals["params"] is not None or not len(surface.draws)
-        if surface.block.identified["a"].identified and closes:
-            return "surface"
-    return "valleys" if "valleys" in proposals and _known(valley_fit) else ""
-
-
-def _known(fit: ValleyFit) -> bool:
-    """Return whether the valleys identify the exponent of N*: three minima, and an interval that says something.
-
-    Two minima fix a power law whatever they are: there is nothing left to judge it by.
-    """
-    law = fit.block.exponents.get("params")
-    if law is None or law.df_resid < 1:
-        return False
-    return fit.block.identified["a"].identified or not len(fit.draw_params)

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from analysis.text import numbers
+from analysis.text.commandline import UnansweredError
 from analysis.text.preformatted import Preformatted
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.approaches.optimum import Answers
+    from analysis.planning.advice import Advice
     from analysis.planning.basis import Basis
     from analysis.planning.shapes import Shape
     from analysis.values.blocks import Interval
@@ -141,9 +143,14 @@ def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:
     import numpy as np
 
     from analysis.approaches import optimum
+    from analysis.planning import advice
 
     budget = float(asked.budget)  # NumPy takes no logarithm of an int above 2^64
+    said = basis.advised(budget)
+    if said is not None and said.follows != advice.LAW:
+        return _without_law(basis, said, asked, speed)
     on, price, sizes = basis.law, basis.price, basis.sizes
+    assert on is not None, "it is followed"
     best = optimum.training_only(on, price, budget, sizes)
     shared: dict[str, Any] = {"basis": basis, "vocabulary": asked.vocabulary, "speed": speed}
     if not np.isfinite(best.log_params[0]):
@@ -178,6 +185,35 @@ def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:
     return Plan(
         basis.source, basis.text, basis.constants, basis.kinds, budget, speed, far, tuple(made), tuple(notes),
         basis.form, others,
+    )  # fmt: skip
+
+
+def _without_law(basis: Basis, said: Advice, asked: Asked, speed: float | None) -> Plan:
+    """Return the valleys' plan, where the law may not be followed; UnansweredError where the valleys may not be."""
+    from analysis.planning import basis as bases
+    from analysis.planning import shapes
+
+    budget, on = float(asked.budget), basis.valleys
+    best = on.propose(budget) if on is not None and said.follows else None
+    if on is None or best is None:
+        raise UnansweredError(bases.refusal(said, planned=basis.law is not None))
+    option = Option(
+        "training-only", "all of the budget is training", best.params, best.tokens, best.tokens_per_param,
+        math.nan if best.loss is None else best.loss, budget, 0.0, None if speed is None else budget / speed / 3600.0,
+        None, dict(best.intervals), shapes.propose(best.params, basis.kinds["params"], asked.vocabulary),
+    )  # fmt: skip
+    far = budget / basis.largest if basis.largest else None
+    notes = [
+        f"{said.why}: N* and D* are the valleys', which need no law of the loss. Over-training, serving and repeats "
+        f"need one; strict=no plans them with form={said.form}",
+        *on.notes,
+    ]
+    if far is not None and far > 30:
+        notes.append(f"the budget is {far:.3g} times the largest run: its intervals do not include model-form error")
+    exponents = {name: on.laws[quantity].exponent for name, quantity in (("a", "params"), ("b", "tokens"))}
+    return Plan(
+        basis.source, on.text, exponents, basis.kinds, budget, speed, far, (option,), tuple(notes), "valleys",
+        _others(basis, budget),
     )  # fmt: skip
 
 
@@ -221,6 +257,7 @@ def _limited(
 ) -> Option:
     from analysis.approaches import optimum
 
+    assert basis.law is not None, "it is followed"
     half = optimum.Repeats.given(given)
     found = optimum.limited_data(basis.law, basis.price, budget, basis.sizes, unique=unique, repeats=half)
     notes = []
@@ -259,15 +296,17 @@ def _option(
 ) -> Option:
     import numpy as np
 
+    from analysis.approaches.power_laws import exp_interval
     from analysis.inference import resampling
     from analysis.planning import shapes
 
     def interval(values: Any) -> Interval | None:
         return resampling.interval(values[1:], float(values[0])) if len(values) > 1 else None
 
-    ratio = found.log_tokens - found.log_params
-    columns = {"params": np.exp(found.log_params), "tokens": np.exp(found.log_tokens),
-               "tokens_per_param": np.exp(ratio), "loss": found.loss}  # fmt: skip
+    logs = {"params": found.log_params, "tokens": found.log_tokens,
+            "tokens_per_param": found.log_tokens - found.log_params}  # fmt: skip
+    columns = {**{name: np.exp(values) for name, values in logs.items()}, "loss": found.loss}
+    ends = {name: exp_interval(interval(values)) for name, values in logs.items()} | {"loss": interval(found.loss)}
     if not np.isfinite(columns["params"][0]):
         notes = (*notes, "there is no answer within the sizes searched")
     flops = float(found.training_flops[0])
@@ -279,7 +318,7 @@ def _option(
         inference_flops=float(found.inference_flops[0]),
         gpu_hours=None if speed is None else flops / speed / 3600.0,
         epochs=None if unique is None else float(columns["tokens"][0]) / unique,
-        intervals={key: interval(values) for key, values in columns.items()},
+        intervals=ends,
         shapes=shapes.propose(float(columns["params"][0]), basis.kinds["params"], vocabulary),
         notes=notes,
     )

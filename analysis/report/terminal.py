@@ -189,7 +189,8 @@ def _best_sizes(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _expected(plan: Mapping[str, Any], loss: str, unit: str) -> str:
     """Return the loss to expect, and whose it is where another approach proposes the size."""
     if numbers.finite(plan.get("loss")) is None:
-        return f"no loss: {sentences.by(plan)} gives sizes only"
+        give = "give" if plan.get("approach") == "valleys" else "gives"
+        return f"no loss: {sentences.by(plan)} {give} sizes only"
     source = str(plan.get("loss_from") or "")
     other = source and source != plan.get("approach")
     return f"loss {loss} {unit}" + (f" (at this N and D by the {source})" if other else "")

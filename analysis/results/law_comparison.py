@@ -125,7 +125,8 @@ def act(options: Mapping[str, Any]) -> int:
     table = compare(
         frame, names, loss=options["loss"], resamples=options["resamples"], seed=options["seed"]
     )  # fmt: skip
-    for check in at_rows.findings(frame, str(table.index[0])):
+    checks = at_rows.findings(frame, str(table.index[0]))
+    for check in checks:
         terminal.show(str(check))
     terminal.show(text(table))
     if options["out"]:
@@ -134,7 +135,7 @@ def act(options: Mapping[str, Any]) -> int:
         lines = [{"form": str(name), **row.to_dict()} for name, row in table.iterrows()]
         path.write_text(json.dumps(to_json({"loss": options["loss"], "laws": lines}), indent=1) + "\n")
         print(f"wrote {path}")
-    return 0
+    return commandline.code((*checks, *table.attrs.get("findings", {}).values()))
 
 
 def _criterion(value: Any) -> str:

@@ -12,7 +12,7 @@ from analysis.approaches import compute_optimal, parametric
 from analysis.estimation import objectives
 from analysis.results.fit_keys import APPROACHES
 from analysis.text import numbers
-from analysis.values.blocks import Block, Check, Dropped, Fits, Interval, Kinds, PowerLaw, Valleys
+from analysis.values.blocks import Block, Check, Dropped, Fits, Kinds, PowerLaw, Valleys
 from analysis.values.findings import FINDINGS
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Cloud, Fit, Proposal, Recommendation, Runs
@@ -20,11 +20,10 @@ from analysis.values.study_result import Cloud, Fit, Proposal, Recommendation, R
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.approaches.cost import Cost
-    from analysis.approaches.loss_laws import Law
     from analysis.approaches.surface import Surface
     from analysis.inference.law_result import LawFit
     from analysis.inputs.dataset import Rows
+    from analysis.planning.advice import Candidate, Judged
 
 
 class Parts:
@@ -40,8 +39,7 @@ class Parts:
         resamples, seed = int(asked["resamples"]), int(asked["seed"])
         self.loss: objectives.Loss = criterion(asked)
         self.dropped = dropped(frame)
-        self.drawn: tuple[Law, Cost, Interval] | None = None
-        self._no_size = False
+        self.at_rows = at_rows.findings(frame, asked["form"])
         large.log.info("surface, with %d resamples", resamples)
         found, self.law = parametric.surface(rows, asked)
         large.log.info("valleys and frontier")
@@ -53,6 +51,9 @@ class Parts:
         self.other, self.extra, self.other_fit = self._other_law()
         self.envelope, self.envelope_laws = _envelope(frame, asked)
         large.log.info("recommendation and backtest")
+        self.rolling = backtest.rolling(rows, self.loss, form=asked["form"], **held(asked))
+        self.drawn, self.no_size = self._drawn()
+        self.judged = self._judged(found)
         self.plan, self.why = self.recommended(self.budget)
         far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
         self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, choices=chosen, **held(asked))
@@ -67,7 +68,7 @@ class Parts:
     def result(self) -> Fit:
         """Return everything as what fit.json holds."""
         from analysis.approaches import frontier
-        from analysis.diagnostics import at_rows, findings, suspects
+        from analysis.diagnostics import findings
         from analysis.inference import resampling
         from analysis.inference.summary import versions
         from analysis.inputs import large
@@ -75,11 +76,7 @@ class Parts:
 
         frame, rows, asked = self.frame, self.rows, self.asked
         kinds, waiting = kinds_of(frame), int(frame.attrs.get("not_started", 0))
-        at_data = (
-            *suspects.findings(rows, kinds.loss),
-            *findings.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting),
-            *at_rows.settings(frame, asked["form"]),
-        )
+        at_data = (*self.at_rows, *findings.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting))
         law, extra, envelope = self.other, self.extra, self.envelope
         valleys = dataclasses.replace(self.valleys.block, rows_dropped=outside(rows, self.valleys.block))
         front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
@@ -89,8 +86,9 @@ class Parts:
         sizes = recommend.sizes(self.plan, beside.get("approaches", ())) if self.plan else {}
         plan = recommend.compared(self.plan, sizes)
         outlook = findings.outlook(
-            plan, self.test, self.why, "note" if self._no_size else "error", sizes, wrong=at_rows.wrong(at_data)
-        )
+            plan, self.test, self.why, "note" if self.why and self.why == self.no_size else "error", sizes,
+            cure=self.judged.cure,
+        )  # fmt: skip
         if top is self.block:
             outlook += findings.choices(found.get("sensitivity", ()), top.intervals.get("a"))
         own = () if top is self.block or top is valleys else self.block.checks
@@ -157,22 +155,59 @@ class Parts:
             return None, {}, None
         return None, {"interval": self.law.interval_method, "law": to_json(self.law.record())}, None
 
-    def recommended(self, budget: float) -> tuple[Recommendation | None, str]:
-        """Return what form and approach recommend for a budget [FLOPs]; None, and why, where they cannot."""
-        from analysis.planning import recommend
+    def _drawn(self) -> tuple[Candidate | None, str]:
+        """Return the law asked for with its draws, None where it was not fitted; and why its form has no best size."""
+        from analysis.planning.advice import Candidate
 
-        approach, rows = self.asked["approach"], self.rows
-        if self.other is not None and "3" in approach:
-            return self._by_law(budget)
-        if approach == ("1",):
-            if not self.envelope_laws:
-                return None, self.envelope.reason if self.envelope else "there is no envelope"
-            return recommend.by_envelope_only(self.envelope_laws, rows, budget), ""
-        only = "" if "3" in approach else "valleys"
-        found = recommend.recommend(
-            rows, self.valleys, self.frontier, surface=self._surface_asked(), budget=budget, only=only
-        )
-        return found, "" if found else self._reason(only, budget)
+        fit = self.law if self.other is None else self.other_fit
+        if fit is None:
+            return None, ""
+        try:
+            return Candidate(fit, *compute_optimal.priced(fit, self.rows)), ""
+        except ValueError as error:
+            return None, str(error)
+
+    def _judged(self, surface: Surface | Block) -> Judged:
+        """Return what these rows let be advised of what was asked for."""
+        from analysis.planning import advice
+
+        why = self.other.reason if self.other is not None else getattr(surface, "reason", "")
+        candidate: Candidate | str = self.drawn or self.no_size or f"it was not fitted: {why}"
+        return advice.judge(
+            self.frame, self.rows, self.asked["form"], candidate, self.valleys, checks=self.at_rows, cuts=self.rolling,
+            only="" if "3" in self.asked["approach"] else advice.VALLEYS,
+        )  # fmt: skip
+
+    def recommended(self, budget: float) -> tuple[Recommendation | None, str]:
+        """Return what is recommended for a budget [FLOPs], None where nothing is; and why the law is not followed."""
+        from analysis.planning import advice, recommend
+
+        if self.no_size and "3" in self.asked["approach"]:
+            return None, self.no_size
+        said = self.judged.at(budget)
+        if self.asked["approach"] == ("1",):
+            why = said.wrong or self._envelope_lacks()
+            return (None, why) if why else (recommend.by_envelope_only(self.envelope_laws, self.rows, budget), "")
+        if said.follows == advice.LAW and self.other is not None:
+            assert self.drawn is not None, "it is followed"
+            on = self.drawn
+            plan = recommend.by_other_law(
+                on.law, on.price, on.sizes, block=self.other, valley_fit=self.valleys, rows=self.rows, budget=budget,
+                said=said,
+            )  # fmt: skip
+        else:
+            plan = recommend.recommend(
+                self.rows, self.valleys, self.frontier, surface=self._surface_asked(), budget=budget, said=said
+            )
+        return plan, said.why
+
+    def _envelope_lacks(self) -> str:
+        from analysis.planning import advice
+
+        if not self.envelope_laws:
+            return self.envelope.reason if self.envelope else "there is no envelope"
+        lacks = advice.envelope_lacks(self.envelope_laws, int(self.asked["resamples"]) > 0)
+        return lacks and f"the envelope does not qualify ({lacks})"
 
     def proposal(self, approach: str, budget: float) -> Proposal | None:
         """Return the best run of a budget [FLOPs] by the approach that is recommended; None where it has none."""
@@ -180,50 +215,21 @@ class Parts:
 
         if approach == "law":
             assert self.drawn is not None, "it is recommended"
-            law, price, sizes = self.drawn
-            return compute_optimal.by_law(law, price, budget, sizes)
+            return compute_optimal.by_law(self.drawn.law, self.drawn.price, budget, self.drawn.sizes)
         if approach == "envelope":
             return recommend.by_envelope(self.envelope_laws, budget)
-        return recommend.proposers(self.rows, self.valleys, self.frontier, self._surface_asked())[approach](budget)
+        said, surface = self.judged.at_all, self._surface_asked()
+        return recommend.proposers(self.rows, self.valleys, self.frontier, surface, said)[approach](budget)
 
     def _surface_asked(self) -> Surface | None:
-        """Return the surface where it may be read: not where valleys of a study of another form were asked for."""
-        return None if "3" not in self.asked["approach"] and self.other is not None else self.surface
-
-    def _reason(self, only: str, budget: float) -> str:
-        """Return why no approach recommends a size."""
-        from analysis.planning import recommend
-
-        if only:
-            return f"no approach that was asked for can recommend a size: {self.valleys.block.reason}".rstrip(": ")
-        return recommend.why_none(self.rows, self.valleys, self.surface, budget)
-
-    def _by_law(self, budget: float) -> tuple[Recommendation | None, str]:
-        """Return the recommendation of another form than the surface, beside the valleys, which need no form."""
-        from analysis.planning import recommend
-
-        assert self.other is not None, "another form was asked for"
-        if self.other_fit is None:
-            return None, f"form={self.asked['form']} was not fitted: {self.other.reason}"
-        try:
-            law, price, sizes = compute_optimal.priced(self.other_fit, self.rows)
-        except ValueError as error:
-            self._no_size = True
-            return None, str(error)
-        self.drawn = (law, price, sizes)
-        assert self.other is not None, "it was fitted"
-        plan = recommend.by_other_law(
-            law, price, sizes, block=self.other, valley_fit=self.valleys, rows=self.rows, budget=budget
-        )
-        none = f"form={self.asked['form']} has no best size for {numbers.flops(budget)} near the sizes swept"
-        return plan, "" if plan else none
+        """Return the surface where it may be read: not where a law of another form was asked for."""
+        return self.surface if self.other is None else None
 
     def _evidence(self) -> dict[str, Any]:
         """Return profiles, cloud, rolling backtest and sensitivity: what the report draws besides."""
-        from analysis.diagnostics import backtest
         from analysis.results import evidence
 
-        rolling = backtest.rolling(self.rows, self.loss, form=self.asked["form"], **held(self.asked))
+        rolling = self.rolling
         if self.other is not None:
             asked = self.other_fit
             return {
@@ -247,15 +253,16 @@ class Parts:
         from analysis.approaches import optimum
         from analysis.approaches.cost import cost
 
-        if self.drawn is not None:
-            found = optimum.training_only(self.drawn[0], self.drawn[1], self.budget, self.drawn[2])
+        other = self.drawn if self.other is not None else None
+        if other is not None:
+            found = optimum.training_only(other.law, other.price, self.budget, other.sizes)
         elif self.surface is not None and self.other is None:
             sizes = (float(self.rows.params.min()), float(self.rows.params.max()))
             found = optimum.training_only(self.surface.draws[:400], cost(self.rows), self.budget, sizes)
         else:
             return None
         good = np.isfinite(found.log_params)
-        good[:1] &= self.drawn is None  # the first row of a law is the point, not a draw
+        good[:1] &= other is None  # the first row of a law is the point, not a draw
         if not good.any():
             return None
         params, tokens = (np.exp(values[good]) for values in (found.log_params, found.log_tokens))

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
-from typing import Any
+from typing import Any, Protocol
 
 from analysis.text import numbers
 from analysis.text.terminal import complain, help_columns, show
@@ -24,7 +24,20 @@ UNANSWERED = 3
 
 
 class UnansweredError(ValueError):
-    """The runs do not say what was asked for: no law of theirs can be recommended or planned with."""
+    """The runs do not say what was asked for: nothing of theirs can be recommended or planned with."""
+
+
+class Level(Protocol):
+    """A finding, as far as a command's exit code goes."""
+
+    @property
+    def level(self) -> str:
+        """How bad it is: error, warning or note."""
+
+
+def code(checks: Iterable[Level]) -> int:
+    """Return the exit code of a command that is done: UNANSWERED where a finding is an error, else 0."""
+    return UNANSWERED if any(check.level == "error" for check in checks) else 0
 
 
 @dataclass(frozen=True)

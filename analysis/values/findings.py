@@ -97,6 +97,7 @@ FINDINGS: Mapping[str, Finding] = {
     "constant_schedules": Finding("no learning rate changes in the curves"),
     # forecast
     "no_recommendation": Finding("no approach can recommend a size", "error"),
+    "not_advised": Finding("the law does not qualify, and the valleys' best sizes are recommended without it"),
     "disagreement": Finding("approaches disagree on the best size by more than a factor of 1.5"),
     "far_extrapolation": Finding("the budget is more than 30 times the largest run"),
     "choices_disagree": Finding("an exponent depends on choices of the analysis"),

@@ -78,15 +78,15 @@ recommendation lies above the runs, or the farthest below that hold a fit; null 
 
 `recommendation` (:class:`Recommendation`)::
 
-    approach            which approach the figures below are from: the surface where it identifies the exponent
-                        of N*, its interval closes and it finds the best size of the largest budget run, else the
-                        valleys where they identify it; where neither does there is no recommendation.
-                        law where another form was asked for (null, and a check that says why, where that form has
-                        no best size), valleys or envelope where only this approach was asked for
+    approach            which approach the figures below are from: the surface (law where another form was asked for)
+                        where it may be advised (:mod:`analysis.planning.advice`), else the valleys where they may be;
+                        where neither may, or the form has no best size, there is no recommendation, and a check
+                        says why. valleys or envelope where only this approach was asked for
     budget_flops, params, tokens, tokens_per_param, loss
                         N* is the size whose loss is lowest along C = cost(N) D, with the FLOPs per token that the
                         runs' exact counts show as they change with N; every N* of fit.json is of this count.
-                        `loss_from` names what the loss at this N and D is from: surface, law or frontier
+                        `loss_from` names what the loss at this N and D is from: surface, law or frontier; empty, and
+                        the loss null, where no law of it may be advised
     growth              {params, tokens} -> {value, exponent, reference_flops, interval, reason}: how N* and D* grow
                         along the law of `approach`; the exponents are its a and b (reason: why there is no interval)
     path                [{flops, params, tokens, loss, intervals}]: the compute-optimal run at rising budgets, from the

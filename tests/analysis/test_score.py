@@ -104,7 +104,7 @@ def foreseeing(monkeypatch: pytest.MonkeyPatch, largest: float | None = 1e18, ki
         lambda _, table: table.assign(predicted=np.where(table["key"] == "none", np.nan, 2.0)),
     )
     kinds = SimpleNamespace(params=kind, loss="nats per token")
-    return SimpleNamespace(kinds=kinds, runs=SimpleNamespace(largest_flops=largest))
+    return SimpleNamespace(kinds=kinds, runs=SimpleNamespace(largest_flops=largest), record={})
 
 
 def test_errors_are_those_of_the_unseen_runs_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from analysis.diagnostics import findings
 from analysis.inputs.dataset import Rows, rows
 from analysis.text import numbers
 from analysis.values.blocks import NOT_DECAYED, Basin, Block, Clash, Dropped, Identified, Optimizer
-from analysis.values.findings import finding
 from analysis.values.study_result import Backtest, BacktestRun, Choice, Proposal, Recommendation
 from tests.analysis import studies
 from tests.analysis.verdicts import UNIDENTIFIED
@@ -299,9 +298,16 @@ def test_no_recommendation_is_an_error_or_a_note() -> None:
     (found,) = findings.outlook(None, backtest(), "because", "note")
     assert (found.message, found.level) == ("because", "note")
     assert found.advice == "form=chinchilla, or approach=2, recommends one"
-    wrong = finding("not_a_loss", "they rise", "map the column of the loss")
-    (found,) = findings.outlook(None, backtest(), wrong=wrong)
+    (found,) = findings.outlook(None, backtest(), cure="see not_a_loss: map the column of the loss")
     assert found.advice == "see not_a_loss: map the column of the loss", "more runs would not help"
+
+
+def test_why_the_law_is_not_followed_is_said_beside_the_valleys() -> None:
+    why = "form=chinchilla does not qualify (flat)"
+    (found,) = findings.outlook(plan(approach="valleys"), backtest(), why, cure="x")
+    assert (found.code, found.level) == ("not_advised", "warning")
+    assert found.message.startswith(f"{why}: the valleys' N* and D*")
+    assert found.advice == "x; until then the law foretells no loss"
 
 
 def test_approaches_that_disagree() -> None:

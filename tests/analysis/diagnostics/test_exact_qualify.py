@@ -18,14 +18,16 @@ def fit(*, converged: bool = True, **verdicts: Any) -> Any:
     form = SimpleNamespace(name="chinchilla", names=("E", "A"))
     optimizer = SimpleNamespace(converged=converged)
     problem = SimpleNamespace(loss="huber")
-    return SimpleNamespace(form=form, optimizer=optimizer, identified=verdicts, problem=problem)
+    held = {"E": 1.7, "beta": "alpha"}
+    return SimpleNamespace(form=form, optimizer=optimizer, identified=verdicts, problem=problem, constraints=held)
 
 
 def reaching(monkeypatch: pytest.MonkeyPatch, *factors: float) -> None:
     """Let backtests hold runs up to so many times the compute of their cuts."""
 
-    def rolling(rows: object, loss: object, *, form: str) -> list[Any]:
+    def rolling(rows: object, loss: object, *, form: str, fix: object, tie: object) -> list[Any]:
         assert (rows, loss, form) == ("rows", "huber", "chinchilla")
+        assert (fix, tie) == ({"E": 1.7}, {"beta": "alpha"}), "a law is tested as it was fitted"
         runs = [np.array([[2e18, 3.0], [4e18 * factor, 2.0], [3e18, 9e30]]) for factor in factors]
         return [SimpleNamespace(runs=one, flops=4e18) for one in runs]
 
@@ -65,3 +67,12 @@ def test_a_law_that_was_tested_to_twice_its_compute_holds_one(
     rows: Any = "rows"
     assert qualify.tested(fit(), rows) == pytest.approx(max(factors, default=0.0))
     assert qualify.lacking(fit(), rows) == reason
+
+
+def test_backtests_that_are_made_already_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backtest, "rolling", lambda *_, **__: pytest.fail("made again"))
+    rows: Any = "rows"
+    cut: Any = SimpleNamespace(runs=((3e18, 0.1), (9e18, 0.2)), flops=3e18)
+    assert qualify.reach([cut]) == pytest.approx(3.0)
+    assert qualify.lacking(fit(), rows, [cut]) == ""
+    assert qualify.lacking(fit(), rows, []).endswith("cuts of compute are none")

@@ -17,7 +17,7 @@ from analysis.inference import inferred_law
 from analysis.inputs.rows import from_csv
 from analysis.laws.registry import FORMS
 from analysis.plan import KEYS, Basis, from_frame, main, plan
-from analysis.planning import shapes
+from analysis.planning import advice, shapes
 from analysis.results import load
 from analysis.text import commandline
 from analysis.text.commandline import UnansweredError
@@ -40,13 +40,15 @@ def lacks(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return what laws lack by name, of least squares as `name, squared`; nothing is looked at besides."""
     said: dict[str, str] = {}
 
-    def lacking(fit: Any, rows: Any) -> str:
-        del rows
+    def lacking(fit: Any, rows: Any, cuts: Any = None) -> str:
+        del rows, cuts
         squared = fit.loss_function.lower().startswith("squared")
         return said.get(f"{fit.form.name}, squared" if squared else fit.form.name, "")
 
     monkeypatch.setattr(qualify, "lacking", lacking)
     monkeypatch.setattr(qualify, "tested", lambda fit, rows: 3.5)
+    monkeypatch.setattr(advice, "elsewhere", lambda candidate, valleys: "")
+    monkeypatch.setattr(advice, "valleys_lack", lambda found: said.get("valleys", ""))
     monkeypatch.setattr(inferred_law, "Verdicts", lambda fit: dict.fromkeys(fit.names, Identified(True)))
     return said
 
@@ -61,7 +63,7 @@ def test_a_basis_of_runs(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
     assert len(good) == 19
     assert found.form == "chinchilla"
     assert found.notes == ()
-    assert len(found.law) == 1
+    assert found.law is not None and len(found.law) == 1
     at = np.log(1e6), np.log(1e8)
     want = studies.loss(tuple(found.constants[name] for name in FORMS["chinchilla"].names), 1e6, 1e8)
     assert found.law.loss(np.array([at[0]]), np.array([at[1]]))[0] == pytest.approx(want)
@@ -80,36 +82,64 @@ def test_a_basis_of_runs(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
 def test_resamples_have_a_seed(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
     drawn = [basis(runs, resamples=20, seed=seed, form=form) for form, seed in
              (("chinchilla", 0), ("chinchilla", 0), ("chinchilla", 1), ("chinchilla_tied", 0))]  # fmt: skip
-    assert [len(one.law) for one in drawn] == [21, 21, 21, 21]
-    losses = [one.law.loss(np.full(21, 14.0), np.full(21, 18.0)) for one in drawn]
+    laws = [one.law for one in drawn if one.law is not None]
+    assert [len(law) for law in laws] == [21, 21, 21, 21]
+    losses = [law.loss(np.full(21, 14.0), np.full(21, 18.0)) for law in laws]
     np.testing.assert_array_equal(losses[0], losses[1])
     assert (losses[0][1:] != losses[2][1:]).all()
     assert drawn[3].form == "chinchilla_tied"
 
 
-def test_a_law_that_lacks_something_gives_way(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+def test_a_law_that_lacks_something_gives_way_to_the_valleys(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+    """And to no other law: of few constants each is identified, because the law assumes the rest."""
     lacks["chinchilla"] = "flat"
     found = basis(runs, beside=("chinchilla", "chinchilla_tied"))
-    assert found.form == "chinchilla_tied"
-    assert found.notes[0] == "chinchilla does not qualify for a plan (flat): this one rests on chinchilla_tied"
-    assert not any(note.startswith("no advice") for note in found.notes)
+    assert found.rests_on_valleys and found.valleys is not None
+    made = plan(runs, 1e15, resamples=0, beside=("chinchilla_tied",))
+    best = found.valleys.propose(1e15)
+    assert best is not None
+    assert (made.form, made.options[0].params, made.options[0].tokens) == ("valleys", best.params, best.tokens)
+    assert [option.name for option in made.options] == ["training-only"], "the others need a law of the loss"
+    assert np.isnan(made.options[0].loss) or found.valleys.notes == ()
+    assert made.notes[0].startswith("form=chinchilla does not qualify (flat): N* and D* are the valleys'")
+    assert {one.form: one.lacking for one in made.other_laws} == {"chinchilla": "flat", "chinchilla_tied": ""}
+    assert found.valleys.budget_of(best.params) == pytest.approx(1e15)
+    assert "isoFLOP valleys" in made.law and "nats" not in str(made).splitlines()[0]
     asked = basis(runs, beside=("chinchilla_tied",), strict=False)
-    assert asked.form == "chinchilla"
-    assert asked.notes[0] == "no advice: chinchilla does not qualify for a plan: flat"
+    assert asked.form == "chinchilla" and not asked.rests_on_valleys
+    assert asked.notes[0] == "no advice: form=chinchilla does not qualify (flat)"
     assert [one.form for one in asked.beside] == ["chinchilla", "chinchilla_tied"]
     assert min(one.behind for one in asked.beside) == 0.0
 
 
-def test_where_no_law_qualifies_each_says_why(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
-    lacks |= {"chinchilla": "flat", "chinchilla_tied": "untested", "kaplan_floor, squared": "on a bound"}
+def test_a_size_asked_for_sets_the_budget_of_the_valleys_too(
+    runs: pd.DataFrame, lacks: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacks["chinchilla"] = "flat"
+    studies.isoflop(3, noise=0.001).to_csv(tmp_path / "a.csv", index=False)
+    assert main([f"runs={tmp_path / 'a.csv'}", "resamples=0", "params_opt=2e6", "beside=none"]) == 0
+    assert "parameters            2M" in capsys.readouterr().out.replace("2.00M", "2M")
+
+
+def test_where_neither_may_be_advised_each_says_why(runs: pd.DataFrame, lacks: dict[str, str]) -> None:
+    lacks |= {"chinchilla": "flat", "valleys": "two fix any"}
     with pytest.raises(UnansweredError) as raised:
-        basis(runs, beside=("chinchilla_tied", "kaplan_floor"))
-    assert str(raised.value).startswith(
-        "no law of these runs qualifies for a plan "
-        "(chinchilla: flat; chinchilla_tied: untested; kaplan_floor: on a bound). Add runs, larger budgets first; "
-    ), "chinchilla_tied lacks something in its own fit, though not by least squares"
-    with pytest.raises(UnansweredError, match=r"\(chinchilla: flat\)\. Add runs"):
-        basis(runs)
+        basis(runs, beside=("chinchilla_tied",))
+    assert str(raised.value) == (
+        "no recommendation: form=chinchilla does not qualify (flat); the valleys do not qualify (two fix any). Finish "
+        "or add runs, larger budgets first; strict=no plans with form=chinchilla anyway: an extrapolation, not a "
+        "recommendation"
+    )
+
+
+def test_too_few_runs_for_the_law_are_no_wrong_argument(runs: pd.DataFrame) -> None:
+    """The fit of the same runs ended with 3 and its reason, the plan with 2."""
+    with pytest.raises(UnansweredError) as raised:
+        basis(runs[runs["used"]].iloc[:4])
+    assert "form=chinchilla does not qualify (it was not fitted: 4 runs of 4 sizes; 5 constants need" in str(
+        raised.value
+    )
+    assert "strict=no" not in str(raised.value), "there is no law to plan with"
 
 
 @pytest.mark.parametrize(("losses", "why"), [("accuracies", "these look like accuracies"), ("perplexities", "perplex")])
@@ -121,9 +151,9 @@ def test_where_the_losses_are_none_that_is_why_no_law_qualifies(
     with pytest.raises(UnansweredError) as raised:
         basis(runs.assign(loss=wrong))
     said = str(raised.value)
-    assert said.startswith("no law of these runs qualifies for a plan: ") and why in said
+    assert said.startswith("no recommendation: ") and why in said
     assert "flat" not in said and "Add runs" not in said
-    assert ("Map the column of the loss" if losses == "accuracies" else "Give their natural logarithm") in said
+    assert ("See not_a_loss: map the column" if losses == "accuracies" else "See perplexity: give their") in said
 
 
 @pytest.fixture
@@ -140,7 +170,7 @@ def ladder(tmp_path: Path) -> tuple[pd.DataFrame, str]:
 def test_a_plan_of_a_ladder_is_told_of_the_law_of_compute(
     ladder: tuple[pd.DataFrame, str], lacks: dict[str, str]
 ) -> None:
-    lacks["chinchilla"] = "flat"
+    lacks |= {"chinchilla": "flat", "valleys": "none"}
     with pytest.raises(UnansweredError) as raised:
         basis(ladder[0])
     assert "All runs have about 20 tokens per parameter" in str(raised.value)

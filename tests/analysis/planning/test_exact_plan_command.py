@@ -174,7 +174,7 @@ def test_constants_of_other_laws() -> None:
     assert tied.sizes == (1e6, 1e12)
     assert tied.speed is None
     moe = dict.fromkeys(FORMS["moe"].names, 0.5)
-    assert from_constants(moe, "moe", {"experts": 1.0}).law.further == {"experts": 1.0}  # type: ignore[attr-defined]
+    assert from_constants(moe, "moe", {"experts": 1.0}).law.further == {"experts": 1.0}  # type: ignore[union-attr]
     for at_, message in (({}, "say for which with at=experts:NUMBER"), ({"experts": 0.0}, "at=experts:0: a positive"),
                          ({"experts": 8.0, "bits": 2.0}, "does not read it; it reads experts")):  # fmt: skip
         with pytest.raises(ValueError, match=message):
@@ -230,9 +230,12 @@ def test_intervals_are_of_the_draws_and_points_of_the_first_row() -> None:
         assert option.shapes[0].params / option.params == pytest.approx(1.0, abs=0.05)
     first = found.options[0]
     draws = [plan({**BESIROGLU, "B": BESIROGLU["B"] * k}, 1e22).options[0] for k in (1.5, 2.0)]
-    for name in ("params", "tokens", "tokens_per_param", "loss"):
-        ends = resampling.interval(np.array([getattr(draw, name) for draw in draws]), getattr(first, name))
-        assert first.intervals[name] == pytest.approx(ends, rel=1e-6)
+    for name in ("params", "tokens", "tokens_per_param"):  # in logs, as those of a fit's recommendation are
+        logs = np.log([getattr(draw, name) for draw in draws])
+        ends = np.exp(resampling.interval(logs, np.log(getattr(first, name))) or (np.nan, np.nan))
+        assert first.intervals[name] == pytest.approx(tuple(ends), rel=1e-6)
+    of_loss = resampling.interval(np.array([draw.loss for draw in draws]), first.loss)
+    assert first.intervals["loss"] == pytest.approx(of_loss, rel=1e-6)
     alone, *_ = made(basis(law=Closed(np.array([list(BESIROGLU.values())])))).options
     assert alone.intervals["params"] is None
     shown = text(found).splitlines()

@@ -17,8 +17,10 @@ from analysis.approaches.valleys import ValleyFit
 from analysis.inference import resampling
 from analysis.inference.fit_law import fit_law
 from analysis.inputs.dataset import Rows
+from analysis.laws import sum_of_powers
 from analysis.laws.registry import FORMS
 from analysis.planning import recommend
+from analysis.planning.advice import Advice, valleys_lack
 from analysis.values.blocks import Block, Frontier, Identified, PowerLaw, Valley, Valleys
 from analysis.values.study_result import Proposal
 from tests.analysis import studies
@@ -67,7 +69,8 @@ def of_valleys(
 
 
 FRONTIER = FrontierFit(
-    Frontier(form="", approach="frontier", loss_function="", reference_flops=1e18), np.array([1.7, 0.8, 0.2]),
+    Frontier(form=sum_of_powers.FRONTIER.text, approach="frontier", loss_function="", reference_flops=1e18),
+    np.array([1.7, 0.8, 0.2]),
     np.array([[1.6, 0.8, 0.2], [1.8, 0.8, 0.2], [1.7, 0.7, 0.2]]),
 )  # fmt: skip
 
@@ -204,39 +207,34 @@ def test_no_clash_without_either() -> None:
     assert recommend.clash(ROWS, of_valleys(minima=far), surface()) is not None
 
 
-CLASH = (valley(1e19, 1.0, (0.9, 1.1)),)
+def advice(law: str = "", valleys: str = "", only: str = "", wrong: str = "") -> Advice:
+    return Advice("chinchilla", law, valleys, "add runs", wrong, only)
 
 
 @pytest.mark.parametrize(
-    ("on", "given", "only", "approach", "beside"),
+    ("on", "said", "approach", "beside", "source"),
     [
-        (surface(), of_valleys(), "", "surface", {"surface", "valleys"}),
-        (surface(), of_valleys(known=False), "", "surface", {"surface"}),
-        (surface(), of_valleys(df=0), "", "surface", {"surface"}),
-        (surface(known=False), of_valleys(), "", "valleys", {"surface", "valleys"}),
-        (surface(known=False), of_valleys(known=False), "", "", set()),
-        (surface(known=False), of_valleys(df=0), "", "", set()),
-        (surface(known=False), of_valleys(known=False, draws=0), "", "valleys", {"surface", "valleys"}),
-        (None, of_valleys(), "", "valleys", {"valleys"}),
-        (None, of_valleys(exponents=False), "", "", set()),
-        (surface(), of_valleys(exponents=False), "", "surface", {"surface"}),
-        (surface(), of_valleys(minima=CLASH), "", "valleys", {"surface", "valleys"}),
-        (surface(), of_valleys(minima=CLASH, known=False), "", "", set()),
-        (surface(draws=DRAWS[:0]), of_valleys(), "", "surface", {"surface", "valleys"}),
-        (surface(draws=DRAWS[:1]), of_valleys(), "", "valleys", {"surface", "valleys"}),
-        (surface(), of_valleys(), "valleys", "valleys", {"surface", "valleys"}),
-        (surface(), of_valleys(known=False), "valleys", "valleys", {"surface", "valleys"}),
-        (None, of_valleys(), "surface", "", set()),
+        (surface(), advice(), "surface", {"surface", "valleys"}, "surface"),
+        (surface(), advice(valleys="two"), "surface", {"surface"}, "surface"),
+        (surface(), advice(law="E on its bound"), "valleys", {"valleys"}, "frontier"),
+        (surface(), advice(law="E on its bound", valleys="two"), "", set(), ""),
+        (None, advice(law="no surface"), "valleys", {"valleys"}, "frontier"),
+        (surface(), advice(only="valleys"), "valleys", {"surface", "valleys"}, "surface"),
+        (surface(), advice(valleys="two", only="valleys"), "", set(), ""),
+        (surface(), advice(law="flat", only="valleys"), "valleys", {"valleys"}, "frontier"),
+        (surface(), advice(wrong="these look like accuracies"), "", set(), ""),
     ],
 )
-def test_which_approach_is_followed(on: Any, given: Any, only: str, approach: str, beside: set[str]) -> None:
-    found = recommend.recommend(ROWS, given, FRONTIER, surface=on, budget=1e20, only=only)
+def test_what_is_advised_is_followed_and_nothing_else_stands_beside_it(
+    on: Any, said: Advice, approach: str, beside: set[str], source: str
+) -> None:
+    found = recommend.recommend(ROWS, of_valleys(), FRONTIER, surface=on, budget=1e20, said=said)
     assert (found.approach if found else "") == approach
     if found is None:
         return
     assert set(found.by_approach) == beside
     assert found.params == found.by_approach[approach].params
-    assert found.loss_from == ("frontier" if on is None else "surface")
+    assert found.loss_from == source
     assert found.extrapolation_factor == pytest.approx(1.0)
     assert found.budget_flops == 1e20
     sizes = [p.params for p in found.by_approach.values()]
@@ -247,41 +245,18 @@ def test_which_approach_is_followed(on: Any, given: Any, only: str, approach: st
     assert (found.growth["params"].exponent, found.growth["tokens"].exponent) == exponents
 
 
-@pytest.mark.parametrize(
-    ("on", "given", "words"),
-    [
-        (None, of_valleys(exponents=False), "there is no surface; of the valleys, nothing there"),
-        (
-            surface(known=False),
-            of_valleys(),
-            "the surface does not identify the exponent of N* (why a); the valleys do not identify it either",
-        ),
-        (
-            surface(),
-            of_valleys(minima=CLASH),
-            "the surface puts the best size of 1e19 FLOPs elsewhere than the runs do",
-        ),
-        (
-            surface(),
-            of_valleys(),
-            "the surface has no best size for 3e21 FLOPs, or no interval of it; the largest run has 1e20 FLOPs",
-        ),
-    ],
-)
-def test_why_no_approach_is_followed(on: Any, given: Any, words: str) -> None:
-    said = recommend.why_none(ROWS, given, on, 3e21)
-    assert said.startswith("no approach can recommend a size: ")
-    assert words in said
-
-
-def test_two_valleys_fix_any_power_law() -> None:
-    two = replace(of_valleys(), flops=FLOPS[:2])
-    assert recommend.why_none(ROWS, two, None, 1e21).endswith("2 valleys have a minimum, and two fix any power law")
-    assert recommend.why_none(ROWS, of_valleys(), None, 1e21).endswith("the valleys do not identify it either")
+def test_valleys_say_no_loss_where_neither_law_of_it_may() -> None:
+    on = replace(FRONTIER, block=replace(FRONTIER.block, identified={"L_inf": Identified(False, "on its bound")}))
+    found = recommend.recommend(
+        ROWS, of_valleys(), on, surface=surface(), budget=1e20, said=advice(law="E on its bound")
+    )  # fmt: skip
+    assert found is not None
+    assert (found.approach, found.loss, found.loss_from, found.intervals["loss"]) == ("valleys", None, "", None)
+    assert {point.loss for point in found.path} == {None}
 
 
 def test_disagreement_over_all_approaches() -> None:
-    plan = recommend.recommend(ROWS, of_valleys(), FRONTIER, surface=surface(), budget=1e20)
+    plan = recommend.recommend(ROWS, of_valleys(), FRONTIER, surface=surface(), budget=1e20, said=advice())
     assert plan is not None
     own = [p.params for p in plan.by_approach.values()]
     lines: list[dict[str, Any]] = [
@@ -303,13 +278,14 @@ def test_disagreement_over_all_approaches() -> None:
 def test_another_law_is_followed_beside_the_valleys() -> None:
     law = Closed(np.vstack((LAW, DRAWS)))
     block = surface().block
-    asked: Any = {"block": block, "rows": ROWS, "budget": 1e20}
+    asked: Any = {"block": block, "rows": ROWS, "budget": 1e20, "said": advice()}
     found = recommend.by_other_law(law, Cost.six(), (1e7, 1e10), valley_fit=of_valleys(), **asked)
     assert found is not None
     assert (found.approach, found.loss_from, set(found.by_approach)) == ("law", "law", {"law", "valleys"})
     assert found.params == pytest.approx(hoffmann(1e20), rel=1e-6)
     assert found.growth["params"].exponent == 0.45
-    alone = recommend.by_other_law(law, Cost.six(), (1e7, 1e10), valley_fit=of_valleys(known=False), **asked)
+    unsure = {**asked, "said": advice(valleys=valleys_lack(of_valleys(known=False)))}
+    alone = recommend.by_other_law(law, Cost.six(), (1e7, 1e10), valley_fit=of_valleys(known=False), **unsure)
     assert alone is not None
     assert set(alone.by_approach) == {"law"}
     bare = replace(block, derived={})

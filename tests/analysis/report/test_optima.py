@@ -34,8 +34,8 @@ def fitted(name: str) -> sa.StudyFit:
     return sa.fit(RUNS, sensitivity=False, **ASKED[name])
 
 
-def curves() -> pd.DataFrame:
-    table = studies.isoflop(0, budgets=(1e15, 1e16, 1e17), ratios=(5, 10, 20, 40))
+def curves(ratios: tuple[float, ...] = (5, 10, 20, 40)) -> pd.DataFrame:
+    table = studies.isoflop(0, budgets=(1e15, 1e16, 1e17), ratios=ratios)
     parts = [
         table.assign(run=table.index, tokens=share * table["tokens"], flops=share * table["flops"])
         for share in (0.1, 0.2, 0.4, 0.7, 1.0)
@@ -78,10 +78,17 @@ def test_the_table_is_what_the_fit_answers_for_each_budget(name: str) -> None:
 
 
 def test_an_envelope_s_too() -> None:
-    fit = sa.fit(curves(), approach="1", resamples=0, sensitivity=False, mid_schedule="exclude")
+    every = curves((2.5, 5, 10, 20, 40, 80))
+    fit = sa.fit(every, approach="1", resamples=0, sensitivity=False, mid_schedule="exclude")
     assert fit.recommendation is not None
     assert fit.recommendation.approach == "envelope"
     agrees(fit)
+
+
+def test_an_envelope_of_two_curves_recommends_nothing() -> None:
+    fit = sa.fit(curves(), approach="1", resamples=0, sensitivity=False, mid_schedule="exclude")
+    said = [check.message for check in fit.checks if check.code == "no_recommendation"]
+    assert said == ["the envelope does not qualify (it touches two curves, and two fix any power law)"]
 
 
 def test_the_answer_follows_the_recommended_law_where_it_has_no_interval_too() -> None:
