@@ -134,11 +134,17 @@ def words(fit: dict[str, Any]) -> dict[str, str]:
 
 
 def lead(fit: dict[str, Any]) -> dict[str, str]:
+    if fit["recommendation"] is None:
+        return {}
     return {
         "budget": numbers.flops(plan(fit, "budget_flops")), "far": numbers.factor(plan(fit, "extrapolation_factor")),
         "params": numbers.amount(plan(fit, "params")), "tokens": numbers.amount(plan(fit, "tokens")),
         "loss": four(plan(fit, "loss")), **doubt(fit),
     }  # fmt: skip
+
+
+def refused(fit: dict[str, Any]) -> dict[str, str]:
+    return {"why": next(check["message"] for check in fit["checks"] if check["code"] == "no_recommendation")}
 
 
 def doubt(fit: dict[str, Any]) -> dict[str, str]:
@@ -192,6 +198,7 @@ PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"training tokens D (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("tokens", numbers.amount)),
     (rf"tokens per parameter (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("tokens_per_param", two)),
     (rf"expected loss, nats per token (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("loss", four)),
+    (r"These runs do not yet say what to train next: (?P<why>.*)\.", refused),
     (rf"extrapolation (?P<far>{FAR}) beyond the largest run's compute", lead),
     (rf"backtest error (?P<error>{NUM} %) predicting (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond its fit"
      + UNCOVERED + SIDED, backtested),
