@@ -227,6 +227,29 @@ def test_a_wide_range_over_choices_is_a_warning() -> None:
     assert comparison.FEWEST_MINIMA == 3
 
 
+@pytest.mark.parametrize(
+    "value, low, high, rows, codes",
+    [
+        (0.39, 0.16, 0.64, 10, []),  # two budgets of five: 0.11 lower, where chance alone moves them by 0.245
+        (0.39, 0.32, 0.45, 10, ["choices_disagree"]),  # as few rows, but sure of it: 0.033
+        (0.61, 0.37, 0.86, 10, []),
+        (0.61, 0.55, 0.67, 10, ["choices_disagree"]),
+        (0.39, 0.16, 0.64, 25, ["choices_disagree"]),  # the same rows: the same errors are in both
+        (0.39, None, None, 10, ["choices_disagree"]),
+    ],
+)
+def test_a_fit_of_fewer_rows_counts_where_chance_does_not_explain_it(
+    value: float, low: float | None, high: float | None, rows: int, codes: list[str]
+) -> None:
+    kept = [
+        Choice("none", "as fitted", "a", 0.5, 0.45, 0.55, 25),
+        Choice("rows", "one left out", "a", 0.52, 0.46, 0.56, 24),
+    ]
+    kept += [Choice("loss function", "squared", "a", 0.48, 0.43, 0.53, 25)]
+    found = findings.choices([*kept, Choice("compute range", "from 2e12", "a", value, low, high, rows)], (0.45, 0.55))
+    assert [check.code for check in found] == codes
+
+
 def in_bits(table: pd.DataFrame, rows: Any) -> pd.DataFrame:
     return table.assign(loss=table["loss"] * np.where(rows, 1 / np.log(2), 1.0))
 
