@@ -100,7 +100,7 @@ FINDINGS: Mapping[str, Finding] = {
     "not_advised": Finding("the law does not qualify, and the valleys' best sizes are recommended without it"),
     "disagreement": Finding("approaches disagree on the best size by more than a factor of 1.5"),
     "far_extrapolation": Finding("the budget is more than 30 times the largest run"),
-    "choices_disagree": Finding("an exponent depends on choices of the analysis"),
+    "choices_disagree": Finding("choices of the analysis move an exponent by more than chance"),
     "no_backtest": Finding("too few budgets for a backtest", "note"),
     "near_backtest": Finding("the recommendation extrapolates farther than the backtest"),
     "backtest_error": Finding("held-out losses are missed by more than 3 %"),
