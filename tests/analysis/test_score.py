@@ -15,6 +15,7 @@ import pytest
 
 from analysis import score
 from analysis.fit import main as fit_command
+from analysis.inputs.rows import from_csv
 from analysis.results import load, predicted
 from analysis.values import study_result
 from tests.analysis import studies
@@ -190,12 +191,18 @@ def test_a_score_reads_as_the_largest_runs_and_what_they_say_together(monkeypatc
 
 
 def test_the_command_says_the_score_and_writes_it_where_it_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    table = tmp_path_factory.mktemp("table") / "runs.csv"
+    told = rows(("a", 1e18, 1.6)).assign(params=1e8, tokens=1e10 / 6)
+    told.drop(columns=["params_kind", "loss_unit", "used"]).to_csv(table, index=False)
     law = foreseeing(monkeypatch)
     law.form = "chinchilla"
     monkeypatch.setattr(study_result, "load", lambda path: law)
-    monkeypatch.setattr(load, "load", lambda options: rows(("a", 1e18, 1.6)))
+    monkeypatch.setattr(load, "load", lambda options: from_csv(table, params_kind="total"))
     given = {"fit": str(tmp_path / "fit.json"), "show": 20, "unique_tokens": None, "repeats": {}, "out": ""}
     assert score.act(given) == 0
     said = capsys.readouterr().out

@@ -199,6 +199,8 @@ PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"tokens per parameter (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("tokens_per_param", two)),
     (rf"expected loss, nats per token (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("loss", four)),
     (r"These runs do not yet say what to train next: (?P<why>.*)\.", refused),
+    (r"The compute-optimal size could not be followed over budgets: (?P<why>.*)\.",
+     lambda fit: {"why": plain(fit["fits"]["valleys"]["reason"])}),
     (rf"extrapolation (?P<far>{FAR}) beyond the largest run's compute", lead),
     (rf"backtest error (?P<error>{NUM} %) predicting (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond its fit"
      + UNCOVERED + SIDED, backtested),
