@@ -173,9 +173,13 @@ def cases(templates: Path) -> dict[str, Case]:
 
 
 def named(said: str) -> set[str]:
-    """Return which of our files a traceback names; of packages, what they begin with."""
+    """Return which of our files a traceback names; of packages, what they begin with.
+
+    An environment in the checkout is none of ours: Python's own start imports what finds an editable installation.
+    """
     paths = [Path(path) for path in re.findall(rf'File "{re.escape(str(ROOT))}/([^"]+)"', said)]
-    return {path.name if path.name in ("__init__.py", "namesakes.py") else str(path) for path in paths}
+    ours = [path for path in paths if path.parts[0] != ".venv"]
+    return {path.name if path.name in ("__init__.py", "namesakes.py") else str(path) for path in ours}
 
 
 @pytest.mark.slow

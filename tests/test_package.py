@@ -151,7 +151,8 @@ def test_a_command_is_the_module_of_its_name(
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("import study; study.points('x')", "points(): it needs the module yaml, which is not installed here: run pip"),
+        ("import study; study.submit('study=lr', dry_run=True)",
+         "submit(): it needs the module yaml, which is not installed here: run pip"),
         ("import train; train.load_checkpoint", "train.load_checkpoint: it needs the module torch, which is not"),
         ("import analysis; analysis.isoflop.ols({'flops': [1e3, 1e4], 'params_opt': [1.0, 2.0]})",
          "ols(): it needs the module statsmodels, which is not installed here: run pip install . in the project's"),

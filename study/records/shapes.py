@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 
 from study.config.executors import EXECUTORS
-from study.config.schema import ClusterConfig
 from study.failures.kinds import AttemptState
 from study.failures.retry_policy import Action
 from study.storage.shapes import (
@@ -23,6 +23,7 @@ from study.storage.shapes import (
     Form,
     Shape,
     list_of,
+    object_later,
     object_of,
     one_of,
     values_of,
@@ -159,21 +160,29 @@ METRICS = Shape(
 TARGET = Shape("where a rollback leads", {"to_step": NUMBER, "to_tokens": NUMBER})
 _FORMS = {"int": COUNT, "float": NUMBER, "str": TEXT, "bool": FLAG, "tuple[str, ...]": TEXTS}
 """By type of a key; a key of another has a form of its own."""
-RESOURCES = Shape(
-    "what a job asks",
-    {
-        **{
-            one.name: _FORMS[kind]
-            for one in fields(ClusterConfig)
-            if (kind := str(one.type).removesuffix(" | None")) in _FORMS
+
+
+@cache
+def resources() -> Shape:
+    """Return what a job asks: keys of the section `cluster`, what it waits for, and of a local run its processes.
+
+    Options of sbatch are pairs. Made when first asked for: a job's process has no need of the config's schema.
+    """
+    from study.config.schema import ClusterConfig
+
+    kinds = {one.name: str(one.type).removesuffix(" | None") for one in fields(ClusterConfig)}
+    pair = Form("a pair", lambda value: isinstance(value, list) and len(value) == 2)
+    return Shape(
+        "what a job asks",
+        {
+            **{name: _FORMS[kind] for name, kind in kinds.items() if kind in _FORMS},
+            "nice": WHOLE,
+            "sbatch": list_of(pair, "a list of pairs"),
+            "dependency": TEXT,
+            "tasks": COUNT,
         },
-        "nice": WHOLE,
-        "sbatch": list_of(Form("a pair", lambda value: isinstance(value, list) and len(value) == 2), "a list of pairs"),
-        "dependency": TEXT,
-        "tasks": COUNT,
-    },
-)
-"""Keys of the section `cluster`, options of sbatch as pairs; what a job waits for; of a local run its processes."""
+    )
+
 
 EVENT = Shape(
     "an event",
@@ -181,7 +190,13 @@ EVENT = Shape(
     ("event", "time"),
 )
 _KEYS = Shape("an event on points", {"keys": TEXTS, "why": TEXT}, ("keys",))
-_ASKED = {"keys": TEXTS, "resources": object_of(RESOURCES), "code": TEXT, "executor": EXECUTOR, "name": TEXT}
+_ASKED = {
+    "keys": TEXTS,
+    "resources": object_later(resources, "what a job asks"),
+    "code": TEXT,
+    "executor": EXECUTOR,
+    "name": TEXT,
+}
 EVENTS = {
     "waiting": Shape("points that wait", {**_ASKED, "parallel": COUNT, "why": TEXT}, ("keys",)),
     "intent": Shape(

@@ -94,6 +94,11 @@ def object_of(shape: Shape) -> Form:
     return Form(shape.what, lambda value: not wrong(value, shape), lambda value: wrong(value, shape))
 
 
+def object_later(shape: Callable[[], Shape], words: str) -> Form:
+    """Return the form of an object whose shape is made when the first is looked at."""
+    return Form(words, lambda value: not wrong(value, shape()), lambda value: wrong(value, shape()))
+
+
 TEXT = Form("text", lambda value: isinstance(value, str))
 FLAG = Form("true or false", lambda value: isinstance(value, bool))
 NUMBER = Form("a number", _is_number)

@@ -20,6 +20,7 @@ from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
 from study.tracking.all_sent import address
 from study.tracking.links import study_page
+from train.spec.interrupts import INTERRUPTED, came_of_ctrl_c
 
 OK, REFUSED, USAGE, BROKEN, AWAY = 0, 1, 2, 70, 75
 """Exit codes: all sent; some runs refused by the store; wrong arguments; a defect; store away, run it again."""
@@ -38,10 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"study.tracking: {error}", file=sys.stderr)
         return USAGE
-    except KeyboardInterrupt:
-        print("study.tracking: stopped; the next sync carries on from here", file=sys.stderr)
-        return 130
-    except Exception:  # a defect: its traceback may hold an address with its credentials, and goes to a log
+    except BaseException as error:
+        if came_of_ctrl_c(error):  # an import that it broke off may end in another exception
+            print("study.tracking: stopped; the next sync carries on from here", file=sys.stderr)
+            return INTERRUPTED
+        if not isinstance(error, Exception):
+            raise
+        # A defect: its traceback may hold an address with its credentials, and goes to a log.
         print(redactor(os.environ)(traceback.format_exc()), file=sys.stderr)
         return BROKEN
 

@@ -81,6 +81,20 @@ def guarded(main: Callable[[], int], command: str) -> int:
     return code
 
 
+def came_of_ctrl_c(error: BaseException) -> bool:
+    """Whether an exception is Ctrl-C's, or one that was raised while that was on its way."""
+    links: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while links:
+        link = links.pop()
+        if isinstance(link, KeyboardInterrupt):
+            return True
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            links += [link.__cause__, link.__context__]
+    return False
+
+
 def no_command(module: str, instead: str) -> NoReturn:
     """End `python -m MODULE` of a module that is none with a line that says what to type."""
     print(f"{module} is no command: {instead}", file=sys.stderr)

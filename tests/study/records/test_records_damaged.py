@@ -291,10 +291,10 @@ def test_settings_of_a_search_with_wrong_types_are_named(
 def test_what_a_job_asks_has_the_forms_of_its_config() -> None:
     names = [field.name for field in fields(JobSpec)]
     asked = JobSpec(mem_gb=1.5, nice=-1, prefix=("srun",), sbatch=(("hint", "nomultithread"),), dependency="afterok:7")
-    assert wrong(json.loads(json.dumps(asked.record())), shapes.RESOURCES) == ""
+    assert wrong(json.loads(json.dumps(asked.record())), shapes.resources()) == ""
     for name in [*names, "tasks"]:
-        assert wrong({name: {}}, shapes.RESOURCES).startswith(f"{name} is {{}}, not "), name
-    assert wrong({"nodes": -1}, shapes.RESOURCES) == "nodes is -1, not a whole number from 0 on"
+        assert wrong({name: {}}, shapes.resources()).startswith(f"{name} is {{}}, not "), name
+    assert wrong({"nodes": -1}, shapes.resources()) == "nodes is -1, not a whole number from 0 on"
     assert JobSpec.read(dict.fromkeys(names)) == JobSpec(), "null is what is not said"
 
 

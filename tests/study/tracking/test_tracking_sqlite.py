@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from study.tracking import __main__ as command
 from tests.environment import python_path
 from tests.study.support.made import (
     LIMIT_SECONDS,
@@ -32,6 +33,7 @@ from tests.study.support.made import (
 )
 from tests.study.tracking.conftest import REPOSITORY, Start, creating
 from train.spec.config import RunConfig
+from train.spec.interrupts import INTERRUPTED
 
 OFFLINE = """
 import sys
@@ -333,3 +335,19 @@ def test_wrong_arguments_say_what_to_do(start: Start, tmp_path: Path) -> None:
     off = start("runs/iso")
     assert "nothing was sent" in off.communicate()[0]
     assert off.returncode == 0
+
+
+def test_ctrl_c_that_breaks_an_import_off_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 1, "sqlite:///mlflow.db")
+
+    def broken_off(*_: object) -> int:
+        try:
+            raise KeyboardInterrupt
+        except BaseException:
+            raise AttributeError("partially initialized module 'mlflow' has no attribute 'version'") from None
+
+    monkeypatch.setattr(command, "_once", broken_off)
+    assert command.main(["sync", str(made.path)]) == INTERRUPTED
+    assert capsys.readouterr().err == "study.tracking: stopped; the next sync carries on from here\n"

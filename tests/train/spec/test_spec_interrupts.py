@@ -17,7 +17,7 @@ import pytest
 
 from tests.environment import python_path
 from train.spec import interrupts
-from train.spec.interrupts import INTERRUPTED, WRONG, guarded, no_command
+from train.spec.interrupts import INTERRUPTED, WRONG, came_of_ctrl_c, guarded, no_command
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +144,23 @@ def test_a_module_that_is_no_command_says_what_is(capsys: pytest.CaptureFixture[
         no_command("train.evaluate", "every run validates by itself")
     assert ended.value.code == WRONG
     assert capsys.readouterr().err == "train.evaluate is no command: every run validates by itself\n"
+
+
+def test_what_came_of_ctrl_c_is_told_from_a_defect() -> None:
+    def raised(first: BaseException, second: Exception | None) -> BaseException:
+        try:
+            try:
+                raise first
+            except BaseException:
+                if second is None:
+                    raise
+                raise second from None
+        except BaseException as error:
+            return error
+
+    assert came_of_ctrl_c(raised(KeyboardInterrupt(), None))
+    assert came_of_ctrl_c(raised(KeyboardInterrupt(), AttributeError("partially initialized module")))
+    assert not came_of_ctrl_c(raised(OSError(), AttributeError("partially initialized module")))
+    looped = ValueError()
+    looped.__context__, looped.__cause__ = looped, OSError()
+    assert not came_of_ctrl_c(looped)
