@@ -349,5 +349,5 @@ def test_ctrl_c_that_breaks_an_import_off_is_one_line(
             raise AttributeError("partially initialized module 'mlflow' has no attribute 'version'") from None
 
     monkeypatch.setattr(command, "_once", broken_off)
-    assert command.main(["sync", str(made.path)]) == INTERRUPTED
+    assert command.main(["sync", str(made.folder.path)]) == INTERRUPTED
     assert capsys.readouterr().err == "study.tracking: stopped; the next sync carries on from here\n"
