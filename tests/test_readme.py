@@ -24,8 +24,8 @@ FOUND = (re.findall(r"^```bash\n(.*?)^```", page.read_text("utf-8"), flags=re.DO
 BLOCKS = list(dict.fromkeys(block for blocks in FOUND for block in blocks))
 """Blocks to be copied into a shell, each once; what needs a cluster or a table of its own is a block of text."""
 SMALL = {
-    "budgets: [4.0e+11, 7.3e+11, 2.1e+12, 6.0e+12]": "budgets: [1.0e+9, 2.0e+9, 4.0e+9]",
-    "ratios: [6, 12, 24, 48, 96]": "ratios: [1, 5, 25]",
+    "budgets: [5.2e+11, 1.1e+12, 2.0e+12, 5.6e+12]": "budgets: [1.0e+9, 2.0e+9, 4.0e+9]",
+    "ratios: [5, 10, 22, 46, 97]": "ratios: [1, 5, 25]",
     "  count: 4": "  count: 1\n  sequences: 64",
 }
 SMALL_FIT = "resamples=20 sensitivity=no"
