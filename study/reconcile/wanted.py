@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from study.config.schema import ClusterConfig
 from study.executors import query
@@ -16,17 +17,26 @@ from study.reconcile.decide import decide
 from study.reconcile.services import Services
 from study.reconcile.triggers import Submit
 from study.records import ledger
-from study.records.points import load_points
+from study.records.point import Point
 from study.records.settings import reference
 from study.status import budget
 from study.status.observer import Observer
-from study.status.states import PointState
+from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
 
 UNDER_WAY = frozenset(
     {PointState.RUNNING, PointState.QUEUED, PointState.WAITING, PointState.COMPLETED, PointState.DIVERGED}
 )
 """States of points that somebody else has tried again meanwhile, or that need it no more."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The ledger, the points, and how they stand, as if those that are tried again had no jobs."""
+
+    known: ledger.Ledger
+    points: Mapping[str, Point]
+    statuses: Sequence[PointStatus]
 
 
 def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
@@ -37,14 +47,21 @@ def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
     """
     observer = Observer(folder, lambda batches: query(batches, services.runner))
     observer.refresh()
-    states = {status.key: status.state for status in observer.statuses()}
-    again = [key for key in asked.retried if states.get(key) not in UNDER_WAY]
-    states |= dict.fromkeys(again, PointState.PENDING)
+    statuses = observer.statuses()
+    states = {status.key: status.state for status in statuses}
+    again = dict.fromkeys(key for key in asked.retried if states.get(key) not in UNDER_WAY)
+    # The jobs of points whose end nobody knows are given up by that, and their time with them.
+    statuses = [PointStatus(one.key, PointState.PENDING) if one.key in again else one for one in statuses]
+    states |= {one.key: one.state for one in statuses}
     _say_what_stays(folder, asked.keys, states, services)
-    actions = decide(asked.keys, ledger.retried(ledger.read(folder), again), states, {}, services.clock())
+    known = ledger.retried(observer.known, again)
+    actions = decide(asked.keys, known, states, {}, services.clock())
     keys = [key for action in actions if isinstance(action, Due) for key in action.keys]
-    before = [{"event": "retry", "keys": again}] if again else []
-    return _queue(folder, keys, asked.cluster, services, before) if keys else 0
+    if not keys:
+        return 0
+    before = [{"event": "retry", "keys": list(again)}] if again else []
+    seen = _Seen(known, observer.points, statuses)
+    return _queue(folder, keys, asked.cluster, services, before=before, seen=seen)
 
 
 def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[str, str], services: Services) -> None:
@@ -62,10 +79,12 @@ def _queue(
     keys: Sequence[str],
     cluster: ClusterConfig,
     services: Services,
+    *,
     before: Sequence[ledger.Event],
+    seen: _Seen,
 ) -> int:
     """Write down that these keys are wanted, in one write with the events before it: a full disk takes all or none."""
-    points = load_points(folder)
+    points = seen.points
     unknown = [key for key in keys if key not in points]
     if unknown:
         raise ValueError(f"study {folder.name} has no point {unknown[0]}: append its points before starting them")
@@ -76,13 +95,14 @@ def _queue(
         about = {"tasks": tasks(cluster), "code": cluster.code, "warm": cluster.warm}
         write_batch(folder, ordered, version.id, about, before)
         return len(ordered)
-    known = ledger.read(folder).waiting
+    known = seen.known.waiting
     asked = {"executor": executor.name, "code": version.id, "parallel": cluster.array_parallelism}
     events = list(before)
     site = executor.site(folder.limits, services.clock())
     sized = sizing.job_specs(folder, [points[key] for key in ordered], cluster, site)
     wanted = [(one.shape, len(one.keys)) for one in sized]
-    budget.check(folder, wanted, sorted(known.keys() - set(ordered)), services.runner)
+    others = [known[key] for key in sorted(known.keys() - set(ordered))]
+    budget.check(folder, wanted, others, (points, seen.statuses), services.runner)
     for one in sized:
         resources = one.shape.record()
         new = [key for key in one.keys if key not in known or known[key].resources != resources]

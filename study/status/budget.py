@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from study.config.limits import check_value
 from study.config.schema import StudySection
@@ -101,18 +100,21 @@ def balances(
 
 
 def check(
-    folder: StudyFolder, wanted: Sequence[tuple[JobSpec, int]], waiting: Sequence[str], runner: Runner | None = None
+    folder: StudyFolder,
+    wanted: Sequence[tuple[JobSpec, int]],
+    waiting: Iterable[ledger.Waiting],
+    seen: tuple[Mapping[str, Point], Sequence[PointStatus]],
+    runner: Runner | None = None,
 ) -> None:
     """Raise ValueError where points (shape, how many) are over the study's budget with all that is out already.
 
-    waiting: keys that wait in the ledger besides and are to go out as well.
+    waiting: what else waits in the ledger and is to go out as well. seen: as in :func:`balances`.
     """
     limits = section(folder)
     if limits.gpu_hours is None and limits.core_hours is None:
         return
-    queued = [(JobSpec.read(asked), count) for asked, count in _counted(folder, waiting)]
-    asked = [(shape, shape.jobs(points)) for shape, points in [*wanted, *queued]]
-    for balance in balances(folder, limits, asked, _seen(folder, runner), runner):
+    asked = [(shape, shape.jobs(points)) for shape, points in [*wanted, *_counted(waiting)]]
+    for balance in balances(folder, limits, asked, seen, runner):
         if not balance.fits:
             raise ValueError(balance.refusal())
 
@@ -149,8 +151,7 @@ def _seen(folder: StudyFolder, runner: Runner | None) -> tuple[Mapping[str, Poin
     return observer.points, observer.statuses()
 
 
-def _counted(folder: StudyFolder, keys: Sequence[str]) -> list[tuple[Mapping[str, Any], int]]:
+def _counted(waiting: Iterable[ledger.Waiting]) -> list[tuple[JobSpec, int]]:
     """Return what waiting points ask, with how many ask the same."""
-    known = ledger.read(folder).waiting
-    counts = Counter(json.dumps(known[key].resources, sort_keys=True) for key in keys)
-    return [(json.loads(text), count) for text, count in counts.items()]
+    counts = Counter(json.dumps(asked.resources, sort_keys=True) for asked in waiting)
+    return [(JobSpec.read(json.loads(text)), count) for text, count in counts.items()]

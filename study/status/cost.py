@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from study.executors import detached, load, submitted
+from study.executors import detached, load, queue, submitted
 from study.executors.base import Runner
 from study.executors.job_spec import JobSpec
 from study.executors.jobs import JobRun
@@ -26,6 +26,7 @@ from study.storage.shapes import read_record
 
 GPU, CORE = "GPU-hours", "core-hours"
 LOST_STATES = frozenset({PointState.FAILED})
+MAY_RUN = frozenset({PointState.QUEUED, PointState.RUNNING, PointState.UNKNOWN})
 SLACK_SECONDS = 5.0
 """Clocks of nodes and of the accounting may differ by so much, and the latter counts whole seconds."""
 
@@ -71,11 +72,12 @@ class Charge:
 class Cost:
     """What a study has cost and may cost [`unit`].
 
-    asked: time limits of all jobs ever submitted. reserved: of those that wait or run. used: what jobs have run,
-    failed and requeued ones too. lost: of that, attempts that failed, as a whole although checkpoints may have kept a
-    part. idle: of that, no attempt was running (start-up, and places of a packed job that ended early); None: unknown.
-    spent: used by what has ended, so that spent + reserved is the most that it can come to. jobs, runs: how many, and
-    how often they ran. clocks: jobs that were charged by their attempts' clocks. problems: why figures may be too low.
+    asked: time limits of all jobs ever submitted. reserved: of those that wait or run, and of those of unknown state
+    until a person retries or cancels their points. used: what jobs have run, failed and requeued ones too. lost: of
+    that, attempts that failed, as a whole although checkpoints may have kept a part. idle: of that, no attempt was
+    running (start-up, and places of a packed job that ended early); None: unknown. spent: used by what is not reserved
+    any more, so that spent + reserved is the most that it can come to. jobs, runs: how many, and how often they ran.
+    clocks: jobs that were charged by their attempts' clocks. problems: why figures may be too low.
     """
 
     unit: str = CORE
@@ -112,11 +114,16 @@ def measure(
     known = ledger.read(folder)
     made = attempts(folder, list(points), time.time())
     charged, problems = accounted(known, runner)
+    alive = _alive(known, statuses)
     whole = charge(known, points, charged, made)
+    of_search = _live_jobs_of_search(known, whole, runner)
+    # What a person has given up may have no end in its files or in accounting: what it used is spent.
+    going = of_search | {one.job_id for one in made if one.key in alive.get(one.batch, ())} | _names(known, alive)
+    whole = [replace(one, over=one.over or one.job_id not in going) for one in whole]
     found = []
     for unit in units(known):
         asked, reserved = promised(known, statuses, unit)
-        more = _workers(known, whole, unit)
+        more = _searches(known, whole, of_search, unit)
         found.append(replace(total(whole, unit), asked=asked + more[0], reserved=reserved + more[1]))
     return [replace(one, problems=problems, idle=None if charged is None else one.idle) for one in found]
 
@@ -233,10 +240,7 @@ def devices(shape: JobSpec) -> Devices:
 
 def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -> tuple[float, float]:
     """Return the time limits of all jobs ever submitted, and of those that may still run."""
-    alive: dict[str, set[str]] = defaultdict(set)
-    for status in statuses:
-        if status.batch is not None and status.state in (PointState.QUEUED, PointState.RUNNING, PointState.UNKNOWN):
-            alive[status.batch].add(status.key)
+    alive = _alive(known, statuses)
     asked = reserved = 0.0
     for name, batch in known.batches.items():
         if not detached(batch) or batch.abandoned is not None:
@@ -244,23 +248,51 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
         shape = JobSpec.read(batch.resources)
         each = shape.hours * devices_of(batch, None).count(unit)
         asked += 0.0 if batch.of_search else shape.jobs(len(batch.keys)) * each
-        live = alive.get(name)
-        if live:
-            reserved += len({i // batch.points for i, key in enumerate(batch.keys) if key in live}) * each
+        reserved += len(_places(batch, alive.get(name, ()))) * each
     return asked, reserved
 
 
-def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tuple[float, float]:
-    """Return the same of a search's jobs, whose batches name no points: of those that have run, and of the alive."""
+def _alive(known: ledger.Ledger, statuses: Sequence[PointStatus]) -> dict[str, set[str]]:
+    """Return, by batch, the points whose jobs may still run. Nobody waits for one that is unknown and not wanted."""
+    alive: dict[str, set[str]] = defaultdict(set)
+    for status in statuses:
+        given_up = status.state == PointState.UNKNOWN and status.key in known.cancelled
+        if status.batch in known.batches and status.state in MAY_RUN and not given_up:
+            alive[status.batch or ""].add(status.key)
+    return alive
+
+
+def _places(batch: ledger.Batch, keys: Collection[str]) -> set[int]:
+    """Return the array indices of the jobs of these keys."""
+    return {i // batch.points for i, key in enumerate(batch.keys) if key in keys} if keys else set()
+
+
+def _names(known: ledger.Ledger, alive: Mapping[str, Collection[str]]) -> set[str]:
+    batches = ((known.batches[name], keys) for name, keys in alive.items())
+    return {batch.job(place) for batch, keys in batches for place in _places(batch, keys)}
+
+
+def _live_jobs_of_search(known: ledger.Ledger, charges: Sequence[Charge], runner: Runner | None) -> set[str]:
+    """Return the jobs of a search that wait or run: its batches name no points, and accounting none that wait."""
+    batches = [batch for batch in submitted(known.batches.values()) if batch.of_search]
+    view = queue(batches, runner)
+    live = {name for name, job in view.jobs.items() if job.alive}
+    if view.complete:
+        return live
+    ids = {batch.job_id for batch in batches}
+    return live | {one.job_id for one in charges if not one.over and one.job_id.partition("_")[0] in ids}
+
+
+def _searches(known: ledger.Ledger, charges: Sequence[Charge], live: Collection[str], unit: str) -> tuple[float, float]:
+    """Return the time limits of a search's jobs: of those that have run or live, and of those that live."""
     each = {
         batch.job_id: JobSpec.read(batch.resources).hours * devices_of(batch, None).count(unit)
         for batch in submitted(known.batches.values())
         if batch.of_search
     }
-    asked = {one.job_id for one in charges}
-    alive = {one.job_id for one in charges if not one.over}
-    asked_hours, alive_hours = (sum(each.get(job.partition("_")[0], 0.0) for job in jobs) for jobs in (asked, alive))
-    return asked_hours, alive_hours
+    asked = {one.job_id for one in charges}.union(live)
+    asked_hours, live_hours = (sum(each.get(job.partition("_")[0], 0.0) for job in jobs) for jobs in (asked, live))
+    return asked_hours, live_hours
 
 
 def devices_of(batch: ledger.Batch, point: Point | None) -> Devices:

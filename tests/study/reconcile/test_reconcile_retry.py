@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from study.config.schema import ClusterConfig
 from study.executors import query
 from study.executors.base import Answer, RankInfo
 from study.executors.jobs import QueueView
@@ -29,7 +30,7 @@ from study.reconcile import failures
 from study.reconcile.failures import certain
 from study.reconcile.services import Services
 from study.reconcile.step import step
-from study.reconcile.triggers import LocalEnds, Look
+from study.reconcile.triggers import LocalEnds, Look, Submit
 from study.records import ledger
 from study.status.observer import Observer
 from study.status.states import NEVER_BEGAN, PointState, PointStatus
@@ -248,6 +249,29 @@ def test_unknown_stays_unknown(tmp_path_factory: pytest.TempPathFactory, queue: 
 def test_what_is_malformed_for_sacct_is_so_for_squeue(text: str) -> None:
     view = read_squeue(Answer(0, text))
     assert not view.complete or all(job.state == "unknown" for job in view.jobs.values())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_points_that_are_tried_again_give_back_what_was_reserved_for_them(tmp_path: Path, begun: bool) -> None:
+    """Of two jobs of an hour nobody knows the end: 2 core-hours are enough for them, or for one and a new one."""
+    study, keys = submitted(tmp_path, (1, 2))
+    study.study.write_text("study: {core_hours: 2}\ncluster: {executor: slurm}\ntracking: {enabled: false}\n")
+    if begun:  # and was killed at once
+        attempt(study, keys[0])
+    scheduler, said = Scheduler(), list[str]()
+    assert [one.state for one in look(study, scheduler)] == [PointState.UNKNOWN] * 2
+    cluster = ClusterConfig(executor="slurm", gpus_per_node=0, cpus_per_task=1, time_minutes=60)
+    step(study, services(scheduler, said), Submit(keys[:1], cluster, retried=keys[:1]))
+    assert [event["keys"] for event in events(study, "retry")] == [keys[:1]]
+    assert scheduler.did("sbatch") and "sbatch failed" in said[-1], "it is SLURM that has no room"
+    longer = replace(cluster, time_minutes=61)
+    with pytest.raises(
+        ValueError, match=r"core_hours=2: 0 core-hours used, 1 reserved .* 1 job, .* for 1.017: not one"
+    ):
+        step(study, services(scheduler), Submit(keys[:1], longer))
+    with pytest.raises(ValueError, match=r"core_hours=2: 0 core-hours used, 0 reserved .* 2 jobs, .* 1 of them would"):
+        step(study, services(scheduler), Submit(keys, longer, retried=keys))
+    assert len(events(study, "retry")) == 1, "nothing was given back where the whole was refused"
 
 
 def test_certain_needs_squeue() -> None:

@@ -127,9 +127,9 @@ def test_a_submission_is_checked_against_the_gpu_hours(
     folder: StudyFolder, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
 ) -> None:
     limited(folder, monkeypatch, **limits)
-    budget.check(folder, [(HALF_HOUR, 3)], (), nobody)
+    budget.check(folder, [(HALF_HOUR, 3)], (), ({}, []), nobody)
     with pytest.raises(ValueError, match=r"study\.gpu_hours=6: .* 4 jobs, up to the time limit, would ask for 8: 3 of"):
-        budget.check(folder, [(HALF_HOUR, 4)], (), nobody)
+        budget.check(folder, [(HALF_HOUR, 4)], (), ({}, []), nobody)
     remaining = budget.remaining_budget(folder, nobody)
     assert remaining is not None and remaining.take(HALF_HOUR, 3) == "" and remaining.take(HALF_HOUR, 1) != ""
 
@@ -139,9 +139,9 @@ def test_a_submission_is_checked_against_the_core_hours_alone(
 ) -> None:
     limited(folder, monkeypatch, core_hours=3.0)
     cpu = replace(HALF_HOUR, gpus_per_node=0)
-    budget.check(folder, [(cpu, 2)], (), nobody)
+    budget.check(folder, [(cpu, 2)], (), ({}, []), nobody)
     with pytest.raises(ValueError, match=r"study\.core_hours=3: "):
-        budget.check(folder, [(cpu, 3)], (), nobody)
+        budget.check(folder, [(cpu, 3)], (), ({}, []), nobody)
     assert budget.remaining_budget(folder, nobody) is not None
 
 
@@ -153,7 +153,7 @@ def test_without_a_budget_nothing_is_asked_and_nothing_is_counted(
     def never(command: object) -> Answer:
         raise AssertionError(command)
 
-    budget.check(folder, [(HALF_HOUR, 10**6)], ("no such key",), never)
+    budget.check(folder, [(HALF_HOUR, 10**6)], (), ({}, []), never)
     assert budget.remaining_budget(folder, never) is None
 
 
@@ -162,11 +162,9 @@ def test_points_share_jobs_and_waiting_points_count_with_those_that_ask_now(
 ) -> None:
     shape = replace(HALF_HOUR, pack=2, pack_gpus="slices")
     said = shape.record()
-    ledger.append(folder, "waiting", keys=["a", "b"], resources=said)
-    ledger.append(folder, "waiting", keys=["c"], resources=dict(reversed(said.items())))
-    found = budget._counted(folder, ["a", "c"])
-    assert [(JobSpec.read(asked), count) for asked, count in found] == [(shape, 2)]
+    a, b, c = ledger.Waiting(said), ledger.Waiting(said), ledger.Waiting(dict(reversed(said.items())))
+    assert budget._counted([a, c]) == [(shape, 2)]
     limited(folder, monkeypatch, gpu_hours=4.0)
-    budget.check(folder, [(shape, 2)], ["a", "c"], nobody)
+    budget.check(folder, [(shape, 2)], [a, c], ({}, []), nobody)
     with pytest.raises(ValueError, match=r"3 jobs, up to the time limit, would ask for 6: 2 of them would fit"):
-        budget.check(folder, [(shape, 2)], ["a", "b", "c"], nobody)
+        budget.check(folder, [(shape, 2)], [a, b, c], ({}, []), nobody)

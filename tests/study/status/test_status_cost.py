@@ -110,6 +110,72 @@ def test_without_sacct_the_attempts_own_clocks_count(tmp_path: Path) -> None:
     assert "disabled" in one.problems[0]
 
 
+def killed(made: StudyFolder, where: tuple[str, int, str], seconds: float) -> None:
+    """An attempt that wrote no end; its last sign of life is its metrics."""
+    key, number, _ = where
+    attempt(made, where, 0, seconds, "failed")
+    made.run(key).attempt(number).outcome.unlink()
+    row = {"kind": "train", "step": 1, "time": BEGAN + seconds, "metrics": {}}
+    made.run(key).metrics.write_text(json.dumps(row) + "\n")
+
+
+SILENT = Answer(1, error="Slurm accounting storage is disabled")
+LAGS = Answer(0, f"7_0|s.b|RUNNING|600|{TRES}|{START}\n")
+
+
+@pytest.mark.parametrize("answer", [SILENT, LAGS])
+def test_a_job_of_unknown_end_is_reserved_until_its_point_is_retried_or_cancelled(
+    tmp_path: Path, answer: Answer
+) -> None:
+    made = study(tmp_path / "s", "a")
+    killed(made, ("a", 1, "7_0"), 600)
+
+    def balance(statuses: list[PointStatus]) -> tuple[float, float, float]:
+        (one,) = cost.measure(made, {"a": None}, statuses, lambda command: answer)  # type: ignore[dict-item]
+        return one.used, one.spent, one.reserved
+
+    ten_minutes = pytest.approx(2 * 600 / 3600)
+    assert balance(seen(a="unknown")) == (ten_minutes, 0.0, 4.0)
+    ledger.append(made, "cancelled", keys=["a"])
+    assert balance(seen(a="running")) == (ten_minutes, 0.0, 4.0), "it may run on until its checkpoint is written"
+    assert balance(seen(a="unknown")) == (ten_minutes, ten_minutes, 0.0)
+    ledger.append(made, "retry", keys=["a"])
+    assert balance([PointStatus("a", PointState.PENDING)]) == (ten_minutes, ten_minutes, 0.0)
+
+
+def test_a_job_stays_reserved_as_long_as_one_of_its_points_may_run(tmp_path: Path) -> None:
+    made = study(tmp_path / "s", "abcd", pack=2)
+    statuses = seen(a="unknown", b="unknown", c="unknown", d="unknown")
+    for again, reserved in ("", 8.0), ("a", 8.0), ("ab", 4.0), ("abd", 4.0), ("abcd", 0.0):
+        left = [PointStatus(one.key, PointState.PENDING) if one.key in again else one for one in statuses]
+        (found,) = cost.measure(made, {}, left, lambda command: SILENT)
+        assert found.reserved == 2 * reserved, again
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_the_jobs_of_a_search_that_wait_are_reserved(tmp_path: Path, unit: bool) -> None:
+    """Accounting has no run of a job that waits; and one that was killed outright wrote no end."""
+    made, keys = StudyFolder(tmp_path / "s"), ["u0", "u1", "u2"] if unit else []
+    asked = JobSpec(gpus_per_node=2, time_minutes=120).record() | ({ledger.UNIT: True} if unit else {})
+    ledger.append(made, "intent", name="s.b", executor="slurm", keys=keys, resources=asked)
+    ledger.append(made, "submitted", name="s.b", job_id="7")
+    killed(made, ("a", 1, "7_2"), 600)
+
+    def reserved(squeue: Answer, sacct: Answer) -> float:
+        (one,) = cost.measure(made, {"a": None}, [], lambda said: squeue if said[0] == "squeue" else sacct)  # type: ignore[dict-item]
+        return one.reserved
+
+    waits = Answer(0, "7|0|RUNNING|None|s.b\n7|1|PENDING|Priority|s.b\n")
+    runs = Answer(
+        0, f"7_0|s.b|RUNNING|600|{TRES}|{START}\n7_1|s.b|PENDING|0||Unknown\n7_2|s.b|NODE_FAIL|600|{TRES}|{START}\n"
+    )
+    gone, unclear = Answer(1, error="Invalid job id specified"), Answer(None, error="squeue: no answer in 30 s")
+    assert reserved(waits, SILENT) == 8.0
+    assert reserved(gone, SILENT) == 0.0
+    assert reserved(unclear, SILENT) == 4.0, "the one that wrote no end may run"
+    assert reserved(unclear, runs) == 4.0 and reserved(waits, runs) == 8.0
+
+
 @pytest.mark.parametrize("days", [1, -2])
 def test_an_attempt_cost_what_it_took_where_the_clock_was_set_meanwhile(tmp_path: Path, days: int) -> None:
     made = study(tmp_path / "s")
