@@ -70,7 +70,7 @@ def send(folder: StudyFolder, request: Request, services: Services, *, patient: 
     """
     executor, job = services.executor(request.executor), request.job_request(folder)
     script = executor.render(job)  # what cannot be rendered leaves no intent
-    reserve = DiskReserve.required(folder.reserve, RESERVE_BYTES)
+    reserve = DiskReserve(folder.reserve, RESERVE_BYTES, required=True)
     try:
         ledger.extend(folder, [request.intent()])
         try:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from study.storage.locks import LinkLock, kind_of
 
@@ -107,22 +107,17 @@ def tail(path: Path, size: int = 8192) -> str:
 class DiskReserve:
     """Room on a disk, held by a file of zeros until it is needed to write down that the disk was full."""
 
-    def __init__(self, path: Path, size: int = RESERVE_BYTES) -> None:
+    def __init__(self, path: Path, size: int = RESERVE_BYTES, *, required: bool = False) -> None:
+        """Take it. required: raise OSError where there is no such room, rather than hold what there is."""
         self._path = path
-        with contextlib.suppress(OSError):  # full already: whoever writes next will say so
-            path.write_bytes(bytes(size))
-
-    @classmethod
-    def required(cls, path: Path, size: int) -> Self:
-        """Return one that is held for sure. Raises OSError where there is no such room."""
-        reserve = cls(path, 0)
         try:
             with naming(path):
                 path.write_bytes(bytes(size))
-        except BaseException:
-            reserve.release()
-            raise
-        return reserve
+        except BaseException as error:
+            if required or not isinstance(error, OSError):
+                self.release()
+                raise
+            # Full already: whoever writes next will say so.
 
     def release(self) -> None:
         """Give the room back."""
