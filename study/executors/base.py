@@ -284,6 +284,10 @@ class Executor(Protocol):
         """
         return None
 
+    def preempts(self, job_id: str) -> bool:
+        """Return whether the scheduler is ending this job now to make room for others; False where it does not say."""
+        return False
+
     def node_states(self, nodes: Sequence[str]) -> dict[str, str]:
         """Return the scheduler's word for each of these nodes; none where it gives no answer."""
         return {}

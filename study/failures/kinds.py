@@ -101,7 +101,7 @@ FAILURES: Mapping[Kind, Failure] = {
         AttemptState.PREEMPTED,
         help="preempted by other jobs",
         rule="again 100",
-        told_by="a signal long before the time limit; SLURM's PREEMPTED",
+        told_by="a signal long before the time limit; SLURM's PreemptTime or PREEMPTED",
         slurm=("PREEMPTED",),
         counts=Counts.ITSELF,
     ),

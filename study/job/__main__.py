@@ -32,6 +32,7 @@ from study.job.attempt import (
     told_to_end,
     wait_for_first,
 )
+from study.job.interruption import ask_scheduler, wait_for_signal
 from study.job.peers import is_time_to_look
 from study.job.rendezvous import RendezvousRound, rendezvous
 from study.planning.ranks import local_world
@@ -191,6 +192,7 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
     ending = _accounted(work, number)
     if ending is None:
         ending = _train(work, config, RendezvousRound(attempt, job, 0), signals, started=started, lock=lock)
+        ending = ask_scheduler(ending, load(work.rank_info.executor), work.rank_info.job_id)
     reserve.release()
     write_json(attempt.outcome, record(attempt, ending, started, 0))
     if ending.state == AttemptState.COMPLETED and has_branches(work.study, work.key):
@@ -242,6 +244,7 @@ def _meet_and_advance(
     """Run the trainer to its end, on another port for all ranks where theirs was taken meanwhile."""
     while True:
         ran = run_trainer(work, config, this_round, signals, inherit=inherit)
+        wait_for_signal(ran, signals, load(work.rank_info.executor))
         if signals.received or not this_round.taken(ran.returncode):
             return ran
         number = this_round.number + 1

@@ -18,8 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from study.executors import load
 from study.failures.kinds import INTERRUPTED, Evidence, Kind, classify
 from study.job.attempt import JOB_BEGAN, left_of
+from study.job.interruption import ask_scheduler
 from study.job.lanes import FreshLane, Lane, LaneShare, Queue, WarmLane
 from study.process.children import Signals
 from study.records import ledger
@@ -115,8 +117,10 @@ def say_who_shares(parts: Sequence[LaneShare], busy: Sequence[int]) -> None:
 def _hand_back(study: StudyFolder, batch: ledger.Batch, keys: Sequence[str], signals: Signals, began: float) -> None:
     """Queue the points that have not begun again, where a time limit or a preemption ended the job, not a person."""
     left, notice = left_of(batch.resources, began), float(batch.resources.get("signal_seconds") or 0.0)
-    kind = classify(Evidence(INTERRUPTED, tuple(signals.received), time_left=left, notice=notice)).kind
-    if kind in (Kind.TIME_LIMIT, Kind.PREEMPTED):
+    ending = classify(Evidence(INTERRUPTED, tuple(signals.received), time_left=left, notice=notice))
+    executor = load(batch.executor)
+    ending = ask_scheduler(ending, executor, executor.rank_info(os.environ).job_id)
+    if ending.kind in (Kind.TIME_LIMIT, Kind.PREEMPTED):
         from study.reconcile.dependencies import queued_again
 
         ledger.extend(study, [queued_again(study, batch, keys, TURN_NEVER_CAME)])

@@ -23,6 +23,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, sign
 PR_SET_PDEATHSIG = 1
 PEERS_GRACE = 30.0
 RANKS_POLL = 0.1
+SIGNAL_POLL = 0.02
 
 
 class Started(Protocol):
@@ -60,6 +61,12 @@ class Signals:
         self._processes.append(process)
         for number in list(self.received):
             _forward(number, process)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until one has come, for so many seconds at most."""
+        limit = time.monotonic() + seconds
+        while not self.received and time.monotonic() < limit:
+            time.sleep(SIGNAL_POLL)
 
     def pass_on(self, number: int) -> None:
         """Send a signal to the trainer's processes that nobody sent to this one."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,10 +20,11 @@ from tests.slurm.lab import LOOK_SECONDS, TINY, TRAINERS, Lab
 
 pytestmark = pytest.mark.slurm
 
+USER_SIGNAL = "SlurmctldParameters=preempt_send_user_signal"
 PREEMPTION = (
     "PreemptType=preempt/partition_prio",
     "PreemptMode=REQUEUE",
-    "SlurmctldParameters=preempt_send_user_signal",
+    USER_SIGNAL,
     "PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=10 State=UP",
     "PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF State=UP",
 )
@@ -52,6 +55,21 @@ def fragile(lab: Lab, study: str, words: str, *overrides: str, **variables: obje
     there = lab.with_trainer("fragile", FRAGILE=words, **variables)
     there.sweep(f"study.name={study}", *TINY, *overrides)
     return there
+
+
+@contextlib.contextmanager
+def configured(cluster: ThrowawayCluster, line: str, other: str) -> Iterator[None]:
+    """Let another line stand for one of slurm.conf."""
+    file = cluster.settings.slurm_conf
+    usual = file.read_text(encoding="utf-8")
+    assert line in usual
+    try:
+        file.write_text(usual.replace(line, other), encoding="utf-8")
+        cluster.call("scontrol", "reconfigure")
+        yield
+    finally:
+        file.write_text(usual, encoding="utf-8")
+        cluster.call("scontrol", "reconfigure")
 
 
 def starts(lab: Lab, study: str, key: str | None = None) -> list[str]:
@@ -104,13 +122,54 @@ def test_a_requeue_whose_answer_is_killed_with_the_job_is_one(lab: Lab) -> None:
     assert late.attempt("late", 2, "job.json")["restart"] == 1
 
 
-def test_a_job_preempted_by_slurm_goes_on_by_requeue(lab: Lab) -> None:
-    low = fragile(lab, "low", "wait,complete", "cluster.partition=low", "cluster.nodes=3", "cluster.cpus_per_task=2")
-    wait_for("it to wait", (low.run_folder("low") / "waits").exists)
+def preempted(lab: Lab, study: str) -> Lab:
+    """Submit a study whose job SLURM preempts, and wait for the end of its attempt."""
+    low = fragile(lab, study, "wait,complete", "cluster.partition=low", "cluster.nodes=3", "cluster.cpus_per_task=2")
+    wait_for("it to wait", (low.run_folder(study) / "waits").exists)
     low.cluster.call("srun", "--partition=high", "--nodes=3", "--cpus-per-task=2", "--exclusive", "true")
+    wait_for("its end", (low.run_folder(study) / "attempts/1/outcome.json").exists, every=0.3)
+    assert low.attempt(study, 1)["kind"] == "preempted"
+    return low
+
+
+def test_a_job_preempted_by_slurm_goes_on_by_requeue(lab: Lab) -> None:
+    low = preempted(lab, "low")
     wait_for("the preempted job's outcome", (low.run_folder("low") / "outcome.json").exists, every=0.3)
     assert [kind for kind, _ in kinds(low, "low")] == ["preempted"]
     assert low.point("low")["state"] == "completed"
+
+
+def test_a_preemption_whose_first_signal_is_that_of_scancel_is_one(lab: Lab) -> None:
+    with configured(lab.cluster, USER_SIGNAL, ""):
+        low = preempted(lab, "plain")
+    wait_for("what follows", lambda: bool(kinds(low, "plain")), every=0.3)
+    assert kinds(low, "plain") == [("preempted", "again")]
+
+
+def test_a_job_that_gets_its_signal_after_the_trainer_has_ended_goes_on(lab: Lab) -> None:
+    """SLURM signals the processes of a step one after the other."""
+    late = fragile(lab, "behind", "wait,complete", "cluster.partition=low")
+    run = late.run_folder("behind")
+    wait_for("it to wait", (run / "waits").exists)
+    job = psutil.Process(json.loads((run / "attempts/1/job.json").read_text(encoding="utf-8"))["pid"])
+    (trainer,) = job.children()
+    trainer.send_signal(signal.SIGUSR2)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        wait_for("the trainer's end", lambda: trainer.status() == psutil.STATUS_ZOMBIE, every=0.01)
+    time.sleep(0.3)
+    job.send_signal(signal.SIGUSR2)
+    wait_for("its end", (run / "attempts/1/outcome.json").exists, every=0.3)
+    assert late.attempt("behind", 1)["kind"] == "preempted"
+
+
+def test_a_job_that_was_told_to_end_by_hand_is_not_preempted(lab: Lab) -> None:
+    told = fragile(lab, "told", "wait,complete", "cluster.partition=low")
+    run = told.run_folder("told")
+    wait_for("it to wait", (run / "waits").exists)
+    told.cluster.call("scancel", "--signal=TERM", f"{told.job_ids('told')[0]}_0")
+    wait_for("its end", (run / "attempts/1/outcome.json").exists, every=0.3)
+    assert told.attempt("told", 1)["kind"] == "interrupted"
+    assert not kinds(told, "told")
 
 
 def test_too_little_memory_is_answered_with_more(lab: Lab) -> None:

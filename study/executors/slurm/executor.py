@@ -142,6 +142,10 @@ class Slurm(Executor):
 
         return accounting.earlier_start(job_id, self.runner, sleep)
 
+    def preempts(self, job_id: str) -> bool:
+        """Ask scontrol."""
+        return query.preempts(self.runner(["scontrol", "show", "job", "--oneliner", job_id]))
+
     def node_states(self, nodes: Sequence[str]) -> dict[str, str]:
         """Ask sinfo."""
         answer = self.runner(["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"])

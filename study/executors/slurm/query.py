@@ -221,6 +221,15 @@ def _squeue_line(fields: Sequence[str]) -> tuple[list[str], Job]:
     return expand(f"{array}_{index}" if index.isdigit() else f"{array}_[{index.strip('[]')}]"), job
 
 
+def preempts(answer: Answer) -> bool:
+    """Return whether `scontrol show job --oneliner` says that the job's present run is being preempted."""
+    times = {name: re.search(rf"\b{name}=(\d\S+)", answer.out) for name in ("PreemptTime", "StartTime")}
+    preempted, started = times["PreemptTime"], times["StartTime"]
+    if answer.code != 0 or preempted is None or started is None:
+        return False
+    return preempted[1] >= started[1]  # an earlier run's time would be before this one's start
+
+
 def _sacct_line(fields: Sequence[str]) -> tuple[list[str], Job]:
     job_id, word, exit_code, _, name = fields
     return expand(job_id), Job(_state(word), word, f"exit code {exit_code}", name)

@@ -183,3 +183,32 @@ def test_whether_a_job_was_requeued(scontrol: int | None, squeue: str | None, re
     assert Slurm(runner).requeue("7_0") is requeued
     assert asked[0] == ["scontrol", "requeue", "7_0"]
     assert len(asked) == (1 if squeue is None else 2)
+
+
+SHOWN = (
+    "JobId=1 ArrayJobId=1 ArrayTaskId=0 JobName=low.4c Requeue=1 Restarts=0 StartTime=2026-11-29T23:23:40 "
+    "EndTime=2026-11-29T23:23:51 Deadline=N/A PreemptEligibleTime=2026-11-29T23:23:40 PreemptTime={} SuspendTime=None"
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "preempts"),
+    [
+        (Answer(0, SHOWN.format("2026-11-29T23:23:41")), True),
+        (Answer(0, SHOWN.format("2026-11-29T23:23:40")), True),
+        (Answer(0, SHOWN.format("2026-11-29T22:59:59")), False),  # its run before this one
+        (Answer(0, SHOWN.format("None")), False),
+        (Answer(1, "", "slurm_load_jobs error: Invalid job id specified"), False),
+        (Answer(None, SHOWN.format("2026-11-29T23:23:41"), "scontrol: no answer in 30 s"), False),
+        (Answer(0, ""), False),
+    ],
+)
+def test_whether_a_job_is_being_preempted(answer: Answer, preempts: bool) -> None:
+    asked: list[Sequence[str]] = []
+
+    def runner(command: Sequence[str]) -> Answer:
+        asked.append(command)
+        return answer
+
+    assert Slurm(runner).preempts("1_0") is preempts
+    assert asked == [["scontrol", "show", "job", "--oneliner", "1_0"]]

@@ -18,6 +18,7 @@ import pytest
 
 from study.executors.base import RankInfo
 from study.executors.jobs import Job, JobState, QueueView
+from study.executors.slurm.executor import Slurm
 from study.failures.kinds import INTERRUPTED
 from study.job import attempt, packed
 from study.job.attempt import JOB_BEGAN, JobContext
@@ -165,12 +166,26 @@ def test_nothing_begins_after_a_signal_and_a_cancelled_point_is_told_to_end(
 
 
 @pytest.mark.parametrize(
-    ("number", "minutes", "again"),
-    [(signal.SIGUSR1, 1, True), (signal.SIGUSR1, 60, True), (signal.SIGTERM, 60, False)],
+    ("number", "minutes", "preempts", "again"),
+    [
+        (signal.SIGUSR1, 1, False, True),
+        (signal.SIGUSR1, 60, False, True),
+        (signal.SIGTERM, 60, False, False),
+        (signal.SIGTERM, 60, True, True),
+    ],
 )
 def test_points_whose_turn_has_not_come_wait_again_unless_somebody_may_mean_them_to_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, minutes: int, again: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    number: int,
+    minutes: int,
+    preempts: bool,
+    again: bool,
 ) -> None:
+    monkeypatch.setattr(Slurm, "preempts", lambda _, job_id: preempts and job_id == "7_0")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
     study, keys = submitted(tmp_path, [1, 2, 3], time_minutes=minutes, signal_seconds=90, dependency="afterok:3")
     monkeypatch.setattr(packed, "WarmLane", lambda *_: StandIn())
     signals = Signals()
