@@ -7,15 +7,18 @@ from dataclasses import replace
 from study.executors.base import Executor
 from study.failures.kinds import INTERRUPTED, Ending, Kind
 from study.job.attempt import TrainerExit
-from study.process.children import Signals
+from study.process.children import FORWARDED, Signals
 
 SIGNAL_SECONDS = 2.0
 """How much later than its trainer a job may get SLURM's signal [s]: processes are signalled one after the other."""
 
 
 def wait_for_signal(ran: TrainerExit, signals: Signals, executor: Executor) -> None:
-    """Wait for the signal that ended a trainer, where the job has not had it yet."""
-    if ran.returncode == INTERRUPTED and executor.detached:
+    """Wait for the signal that ended a trainer, where the job has not had it yet.
+
+    It ended by itself, or of the signal where its handlers were not in place.
+    """
+    if executor.detached and (ran.returncode == INTERRUPTED or -ran.returncode in FORWARDED):
         signals.wait(SIGNAL_SECONDS)
 
 

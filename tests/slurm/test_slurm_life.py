@@ -125,7 +125,8 @@ def test_a_requeue_whose_answer_is_killed_with_the_job_is_one(lab: Lab) -> None:
 def preempted(lab: Lab, study: str) -> Lab:
     """Submit a study whose job SLURM preempts, and wait for the end of its attempt."""
     low = fragile(lab, study, "wait,complete", "cluster.partition=low", "cluster.nodes=3", "cluster.cpus_per_task=2")
-    wait_for("it to wait", (low.run_folder(study) / "waits").exists)
+    # A rank that had not begun would take its first word, and wait, in the attempt that follows.
+    wait_for("all ranks to wait", lambda: len(starts(low, study)) == 3)
     low.cluster.call("srun", "--partition=high", "--nodes=3", "--cpus-per-task=2", "--exclusive", "true")
     wait_for("its end", (low.run_folder(study) / "attempts/1/outcome.json").exists, every=0.3)
     assert low.attempt(study, 1)["kind"] == "preempted"
