@@ -3,7 +3,8 @@
 Hydra needs 40 to 60 ms to compose one point. But points of a sweep mostly differ in values, and Hydra applies values
 after all groups are merged. So the groups are composed once, values are set in plain dicts, and interpolations are
 resolved where there are any. Everything less simple than setting an existing key (additions, deletions, mappings,
-list items) goes through Hydra itself, so that a point is always what Hydra would have composed.
+list items) goes through Hydra itself, so that a point is always what Hydra would have composed. What Hydra composed
+to begin a multirun is taken where a point has the same groups and sets at least the same values.
 """
 
 from __future__ import annotations
@@ -54,6 +55,23 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
+class Begun:
+    """A job's config that Hydra has composed already, interpolations not yet resolved, and the overrides in it."""
+
+    config: Mapping[str, Any]
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Base:
+    """Composed groups as plain dicts. values: keys set in them already, which a point must set as well."""
+
+    config: dict[str, Any]
+    interpolated: bool
+    values: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Composed:
     """One checked config and the override list it came from."""
 
@@ -64,9 +82,10 @@ class Composed:
 class Composer:
     """Composes many override lists, sharing the work that they have in common."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._bases: dict[tuple[str, ...], tuple[dict[str, Any], bool]] = {}
+    def __init__(self, source: Source, begun: Begun | None = None) -> None:
+        """`begun`: what need not be composed again."""
+        self._source, self._begun = source, begun
+        self._bases: dict[tuple[str, ...], _Base] = {}
         self._is_group = cache(source.is_group)
         self._parse = cache(_parser())
 
@@ -83,15 +102,11 @@ class Composer:
 
     def plain(self, overrides: Sequence[str]) -> dict[str, Any]:
         """Return what Hydra would compose, resolved, as plain dicts and lists; not yet checked."""
-        groups: list[Override] = []
-        values: list[Override] = []
-        for line in overrides:
-            parsed = self._parse(line)
-            (groups if self._goes_to_hydra(parsed) else values).append(parsed)
-        base, interpolated = self._base(tuple(o.input_line or "" for o in groups))
-        config = base
+        groups, values = self._parted(overrides)
+        base = self._base(groups, frozenset(override.key_or_group for override in values))
+        config, interpolated = base.config, base.interpolated
         for override in values:
-            changed = _set(config, override)
+            changed = _set(config, override) if is_simple(override) else None
             if changed is None:
                 return _resolved(self._source.load(overrides))
             config = changed
@@ -109,14 +124,33 @@ class Composer:
         # Groups are named with slashes: to look for one takes Hydra 30 ms, and most overrides are dotted keys.
         return "." not in key and self._is_group(key)
 
-    def _base(self, groups: tuple[str, ...]) -> tuple[dict[str, Any], bool]:
-        if groups not in self._bases:
+    def _parted(self, overrides: Sequence[str]) -> tuple[tuple[str, ...], list[Override]]:
+        """Return the lines that are Hydra's, and the overrides that set values."""
+        groups: list[str] = []
+        values: list[Override] = []
+        for line in overrides:
+            parsed = self._parse(line)
+            if self._goes_to_hydra(parsed):
+                groups.append(parsed.input_line or "")
+            else:
+                values.append(parsed)
+        return tuple(groups), values
+
+    def _base(self, groups: tuple[str, ...], values: frozenset[str]) -> _Base:
+        """Return the groups' config; values: the keys that will be set in it."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            ours, set_already = self._parted(begun.overrides)
+            if all(map(is_simple, set_already)):
+                keys = frozenset(override.key_or_group for override in set_already)
+                self._bases[ours] = _Base(dict(begun.config), _has_interpolation(dict(begun.config)), keys)
+        if groups not in self._bases or not self._bases[groups].values <= values:
             from omegaconf import OmegaConf
 
             plain = OmegaConf.to_container(self._source.load(groups), resolve=False)
             assert isinstance(plain, dict)
             named: dict[str, Any] = {str(name): value for name, value in plain.items()}
-            self._bases[groups] = (named, _has_interpolation(named))
+            self._bases[groups] = _Base(named, _has_interpolation(named))
         return self._bases[groups]
 
 
@@ -129,12 +163,20 @@ class HydraSource:
 
     def load(self, overrides: Sequence[str]) -> DictConfig:
         """Return the job's config for a full list of overrides."""
-        from omegaconf import DictConfig, OmegaConf
+        return _job(self._loader.load_sweep_config(self._master, list(overrides)))
 
-        config = self._loader.load_sweep_config(self._master, list(overrides))
-        job = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
-        assert isinstance(job, DictConfig)
-        return job
+    def begun(self) -> Begun | None:
+        """Return what Hydra composed to begin with, without lists after -m; None where a group has no option yet."""
+        from omegaconf import OmegaConf
+
+        hydra = self._master.hydra
+        if OmegaConf.missing_keys(hydra.runtime.choices):
+            return None
+        parse, lines = _parser(), OmegaConf.to_container(hydra.overrides.task, resolve=False)
+        plain = OmegaConf.to_container(_job(self._master), resolve=False)
+        assert isinstance(plain, dict) and isinstance(lines, list)
+        fixed = tuple(line for line in map(str, lines) if not parse(line).is_sweep_override())
+        return Begun({str(name): value for name, value in plain.items()}, fixed)
 
     def is_group(self, name: str) -> bool:
         """Return whether there is a group of that name on the search path."""
@@ -163,6 +205,15 @@ def _parser() -> Callable[[str], Override]:
     return OverridesParser.create().parse_override
 
 
+def _job(config: DictConfig) -> DictConfig:
+    """Return a config without Hydra's own part."""
+    from omegaconf import DictConfig, OmegaConf
+
+    job = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
+    assert isinstance(job, DictConfig)
+    return job
+
+
 def _resolved(config: Any) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
@@ -179,17 +230,19 @@ def _has_interpolation(value: Any) -> bool:
     return isinstance(value, list) and any(_has_interpolation(item) for item in value)
 
 
-def _set(config: dict[str, Any], override: Override) -> dict[str, Any] | None:
-    """Return the config with one existing leaf changed, sharing the rest; None if it takes more than that."""
+def is_simple(override: Override) -> bool:
+    """Return whether an override may be set without Hydra: another value of a key, no mapping or nested list. Pure."""
     value = override.value()
     if override.type.name != "CHANGE" or not SIMPLE_KEY.fullmatch(override.key_or_group):
-        return None
+        return False
     if isinstance(value, list):
-        if any(isinstance(item, list | dict) for item in value):
-            return None
-    elif not isinstance(value, str | int | float | bool | None):
-        return None
-    return _set_leaf(config, override.key_or_group.split("."), value)
+        return not any(isinstance(item, list | dict) for item in value)
+    return isinstance(value, str | int | float | bool | None)
+
+
+def _set(config: dict[str, Any], override: Override) -> dict[str, Any] | None:
+    """Return the config with one existing leaf changed, sharing the rest; None where there is no such leaf."""
+    return _set_leaf(config, override.key_or_group.split("."), override.value())
 
 
 def _set_leaf(config: dict[str, Any], path: list[str], value: Any) -> dict[str, Any] | None:

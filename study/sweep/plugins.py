@@ -21,7 +21,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from study.config.compose import Composer, HydraSource
+from study.config.compose import Composer, HydraSource, is_simple
 from study.config.errors import check_listed
 from study.config.schema import defaults
 from study.planning.designs import expand
@@ -100,7 +100,8 @@ class StudySweeper(Sweeper):
         """Take what Hydra hands to every sweeper."""
         check_launcher(config)
         self._loader = hydra_context.config_loader
-        self._composer = Composer(HydraSource(self._loader, config))
+        source = HydraSource(self._loader, config)
+        self._composer = Composer(source, source.begun())
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -129,8 +130,8 @@ class StudySweeper(Sweeper):
                     f"{_line(override)}: all points of a command are of one study and one search or design; run the "
                     "command once for each, with a study.name of its own"
                 )
-        # Groups that are the same in every point are included: they are composed anyway.
-        named = [_line(o) for o in parsed if o.key_or_group in DECIDE or (_is_fixed(o) and "." not in o.key_or_group)]
+        # What is the same in every point is included: it is composed already.
+        named = [_line(o) for o in parsed if o.key_or_group in DECIDE or _is_same_everywhere(o)]
         if (self._composer.plain(named).get("search") or {}).get("name") not in SCHEDULERS:
             return None
         # With what only searches need: it takes a while to import.
@@ -216,9 +217,11 @@ def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(itertools.product(*lists.values())))
 
 
-def _is_fixed(override: Override) -> bool:
-    """Return whether an override sets what is there to one value."""
-    return override.type is OverrideType.CHANGE and not override.is_sweep_override()
+def _is_same_everywhere(override: Override) -> bool:
+    """Return whether an override chooses one option of a group, or sets what is there to one value."""
+    if override.type is not OverrideType.CHANGE or override.is_sweep_override():
+        return False
+    return "." not in override.key_or_group or is_simple(override)
 
 
 def _line(override: Override) -> str:

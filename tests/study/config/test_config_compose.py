@@ -1,16 +1,18 @@
 """Our fast composition gives what Hydra's own compose gives."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import ConfigCompositionException
+from hydra.types import RunMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from study.config.compose import Composer, HydraSource, check, conf_folder
 from study.planning.designs import expand, family, isoflop
@@ -33,6 +35,7 @@ def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("conf")
     (folder / "study").mkdir()
     (folder / "study" / "interpolated.yaml").write_text(EXTRA)
+    (folder / "study" / "unchosen.yaml").write_text("# @package _global_\ndefaults:\n  - /model@other: ???\n")
     return folder
 
 
@@ -107,23 +110,68 @@ def test_a_point_does_not_see_another_points_values(source: HydraSource) -> None
     assert made.plain(["model=small"]) == before
 
 
+class Counting:
+    """Notes what it is asked to compose."""
+
+    def __init__(self, source: HydraSource) -> None:
+        self._source = source
+        self.loads: list[tuple[str, ...]] = []
+
+    def load(self, overrides: Sequence[str]) -> DictConfig:
+        self.loads.append(tuple(overrides))
+        return self._source.load(overrides)
+
+    def is_group(self, name: str) -> bool:
+        assert "." not in name, "Hydra takes long to say that a dotted key is no group"
+        return self._source.is_group(name)
+
+
+def multirun(extra: Path, words: Sequence[str]) -> HydraSource:
+    """Return what Hydra hands to the sweeper of `python -m study.sweep -m words…`."""
+    loader = GlobalHydra.instance().config_loader()
+    master = loader.load_configuration("config", [f"hydra.searchpath=[file://{extra}]", *words], RunMode.MULTIRUN)
+    return HydraSource(loader, master)
+
+
+@pytest.mark.parametrize(
+    ("words", "point", "loads"),
+    [
+        (["model=small", "model.width=96"], ["model=small", "model.width=96", "seed=3"], 0),
+        (["model.width=96", "seed=1,2"], ["model.width=128", "seed=1"], 0),
+        (["study=interpolated"], ["study=interpolated", "model.width=96"], 0),
+        (["eval.count=${model.layers}"], ["eval.count=${model.layers}", "model.layers=3"], 0),
+        (["model.width=96", "seed=3"], ["seed=3"], 1),
+        (["model=small,150m", "seed=3"], ["model=150m", "seed=3"], 1),
+        (["model=small"], [], 1),
+        (["++model.layers=5"], ["++model.layers=5", "seed=3"], 2),
+        (["cluster.sbatch={hint: compute_bound}"], ["seed=3"], 1),
+    ],
+)
+def test_what_hydra_began_with_is_not_composed_again(
+    source: HydraSource, extra: Path, words: list[str], point: list[str], loads: int
+) -> None:
+    counting = Counting(source)
+    made = Composer(counting, multirun(extra, words).begun())
+    assert json.dumps(made.plain(point)) == json.dumps(by_hydra(point, extra))
+    assert len(counting.loads) == loads, counting.loads
+    assert made.plain(point) == made.plain(point)
+    assert made.plain([]) == by_hydra([], extra), "a point without a value does not have it"
+
+
+def test_a_group_without_an_option_is_still_refused(source: HydraSource, extra: Path) -> None:
+    master = multirun(extra, ["study=unchosen"])
+    assert master.begun() is None
+    with pytest.raises(ConfigCompositionException, match="You must specify 'model@other'"):
+        Composer(source, master.begun()).plain(["study=unchosen"])
+
+
 def test_hydra_composes_once_per_set_of_groups(source: HydraSource) -> None:
-    calls = []
-
-    class Counting:
-        def load(self, overrides: list[str]) -> object:
-            calls.append(tuple(overrides))
-            return source.load(overrides)
-
-        def is_group(self, name: str) -> bool:
-            assert "." not in name, "Hydra takes long to say that a dotted key is no group"
-            return source.is_group(name)
-
-    made = Composer(Counting())  # type: ignore[arg-type]
+    counting = Counting(source)
+    made = Composer(counting)
     for seed in range(20):
         for model in ("tiny", "small"):
             made.compose([f"model={model}", f"seed={seed}", "optim.lr=0.1"])
-    assert sorted(calls) == [("model=small",), ("model=tiny",)]
+    assert sorted(counting.loads) == [("model=small",), ("model=tiny",)]
 
 
 @pytest.mark.parametrize(
