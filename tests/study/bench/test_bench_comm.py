@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from study.__main__ import main
-from study.bench import comm
+from study.bench import comm, comm_ranks
 from study.bench.comm_report import draw, in_words, profile_of, rate, rows, size, table, time
 from study.bench.comm_results import Results, fits_of, results_of
 from study.bench.comm_settings import BACKENDS, backend_of, gpu_count, sizes_of, wanted
 from tests.study.commands.test_commands_shown import documented
+from tests.study.support import warm_ranks
 from train.spec.communication.cluster import Compute, Rate, read_profile, write_profile
 from train.spec.communication.costs import Link, seconds
 
@@ -216,6 +217,7 @@ def test_two_ranks_are_measured_over_gloo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(comm_ranks, "spawn", warm_ranks.spawn)
     # On a busy machine only large messages take longer than small ones for certain, and show a bandwidth.
     words = ["sizes=4K,64K,1M,8M", "seconds=0.02", "out=made", "backend=gloo", "profile=gloo.yaml"]
     assert main(["bench", "comm", *words, "--json"]) == 0

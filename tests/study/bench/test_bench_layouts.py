@@ -22,6 +22,7 @@ from study.status.states import PointState, PointStatus
 from study.storage.layout import RunFolder, StudyFolder
 from study.watch.follow import INTERRUPTED
 from tests.study.planning.parallel.questions import CPU, config, question
+from tests.warm_trainer import trainer
 from train.spec.step_time import step_time
 
 TINY = ["model=tiny", "model.width=32", "model.layers=1", "data.vocab_size=512", "data.sequence_length=32"]
@@ -41,6 +42,7 @@ def test_two_ranks_are_measured_over_gloo_and_stay_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STUDY_TRAINER", trainer())
     words = [*WORDS, "measure=1", "steps=4", "out=made"]
     assert main(["plan", "parallel", *words, "--json"]) == 0
     out, told = capsys.readouterr()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from study.__main__ import main
-from study.bench import made_up, pipeline_ranks
+from study.bench import made_up, pipeline_ranks, trainer_ranks
 from study.bench.pipeline_measured import about_of, earlier, keep, pairs, refused, sentence, size_of
 from study.bench.pipeline_table import (
     Asked,
@@ -28,6 +28,7 @@ from study.bench.pipeline_table import (
 )
 from study.planning.timeline_picture import FILLS, draw, lane, ticks_of
 from study.storage.mounts import at_home
+from tests.study.support import warm_ranks
 from train.spec.config import ParallelConfig
 from train.spec.manifest import read_manifest
 from train.spec.pipeline_layout import SCHEDULES, can_split
@@ -213,7 +214,8 @@ def test_measured_rows_stand_beside_the_simulation_of_their_own_passes() -> None
 
 
 @pytest.mark.slow
-def test_the_trainer_runs_its_passes_in_the_simulated_order(tmp_path: Path) -> None:
+def test_the_trainer_runs_its_passes_in_the_simulated_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_ranks, "spawn", warm_ranks.spawn)
     layout = ParallelConfig(pp=2, pp_schedule="zbv" if can_split() else "interleaved", pp_stages=2)
     made_up.write_corpus(tmp_path, pipeline_ranks.VOCABULARY)
     found = pipeline_ranks.measure(layout, 3, tmp_path, replace(pipeline_ranks.ON_CPU, recorded=6))

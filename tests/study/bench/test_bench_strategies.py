@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from study.__main__ import main
-from study.bench import strategies
+from study.bench import strategies, trainer_ranks
 from study.bench.strategies_failures import DAMAGED, KILLED, MEMORY, Failure, Patient, damaged, failures, killed
 from study.bench.strategies_report import (
     Found,
@@ -42,6 +42,7 @@ from study.diagnosis.of_traces import read_traces
 from study.diagnosis.windows import window_of
 from study.process.children import job_environment
 from tests.study.commands.test_commands_shown import documented
+from tests.study.support import warm_ranks
 from tests.study.support.studies import LIMIT_SECONDS, wait_until
 from train.spec.accounting.step import sheet
 from train.spec.communication.step import step_messages
@@ -435,7 +436,10 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_real_ranks_are_killed_and_start_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_ranks_are_killed_and_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trainer_ranks, "spawn", warm_ranks.spawn)
     words = ["strategies=fsdp2", "backend=gloo", *TINY, "failures=yes", f"limit={LIMIT_SECONDS}", f"out={tmp_path}"]
     assert main(["bench", "strategies", *words, "--json"]) == 0
     told = capsys.readouterr()
