@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from benchmarks._reach import Reach, chosen
 from benchmarks._swap import ROOT, pairs
 from benchmarks._trial import Children
 from benchmarks.mutants import equivalent
+from tests.once import once
 
 SOURCE = '''"""Doc."""
 
@@ -173,10 +175,17 @@ def test_each_change_is_one_of_what_a_test_should_notice() -> None:
     assert str(found[-1]).startswith("f:10: return total if a else None -> ")
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[str]], list[str]]:
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory, session_folder: Path) -> tuple[dict[str, list[str]], list[str]]:
     """What became of a planted module's mutants, swapped in and imported anew; its functions that ran on import."""
-    folder = tmp_path_factory.mktemp("planted")
+    said, on_import = json.loads(
+        once(session_folder / "planted.json", lambda: driven(tmp_path_factory.mktemp("planted")))
+    )
+    return said, on_import
+
+
+def driven(folder: Path) -> str:
+    """Return what the driver prints of the planted module in an empty folder."""
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
     files = {"planted.py": PLANTED, "using.py": USING, "test_planted.py": NOTICING, "driver.py": DRIVER}
     for name, text in files.items():
@@ -186,8 +195,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[st
         [sys.executable, "driver.py"], cwd=folder, env=alone, capture_output=True, text=True, timeout=900, check=False
     )
     assert answer.returncode == 0, answer.stderr
-    said, on_import = json.loads(answer.stdout)
-    return said, on_import
+    return answer.stdout
 
 
 def test_a_swapped_mutant_is_judged_as_one_that_is_imported_anew(planted: Any) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.analysis.report.test_report_browser import BROWSER, Browser, reported
+from tests.once import once
 
 ROOT = Path(__file__).parents[1]
 FOUND = """
@@ -45,21 +46,26 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         del format, args
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, session_folder: Path) -> Path:
+    """The site; all workers read it."""
     if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None:
         pytest.skip("mkdocs-material is not here: make docs installs it")
-    path = tmp_path_factory.mktemp("site")
+    return Path(once(session_folder / "site.txt", lambda: built(tmp_path_factory.mktemp("site"))))
+
+
+def built(path: Path) -> str:
+    """Build the site into an empty folder; return its name."""
     command = ["mkdocs", "build", "--quiet", "--strict", "-f", str(ROOT / ".ci/site/mkdocs.yml"), "-d", str(path)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
         [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
-    return path
+    return str(path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address(site: Path) -> Iterator[str]:
     handler = functools.partial(Quiet, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -68,7 +74,7 @@ def address(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if BROWSER is None:
         pytest.skip("no Chromium here (chromium, chromium-browser, google-chrome): the site was not opened")

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "docs" / "example-runs.csv"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fit() -> sa.StudyFit:
     return sa.fit(RUNS, resamples=40, sensitivity=False)
 

@@ -20,6 +20,7 @@ from analysis.inference.flat import Flat
 from analysis.laws import sum_of_powers
 from analysis.text import numbers
 from tests.analysis import anywhere, studies
+from tests.once import once
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = {
@@ -43,10 +44,13 @@ def started(kernel: str, threads: int, order: str, plain: bool) -> Any:
     return json.loads(subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True).stdout)
 
 
-@pytest.fixture(scope="module")
-def here() -> Any:
-    """Return the numbers of this process, rows as they are given."""
-    return json.loads(json.dumps(anywhere.numbers(lambda table: table), default=float))
+@pytest.fixture(scope="session")
+def here(session_folder: Path) -> Any:
+    """Return the numbers of a test process, rows as they are given."""
+    numbers = once(
+        session_folder / "anywhere.json", lambda: json.dumps(anywhere.numbers(lambda table: table), default=float)
+    )
+    return json.loads(numbers)
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 DATA = Path(__file__).parents[1] / "data"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fit() -> Fit:
     return study_result.load(DATA / "fit_example.json")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rows() -> tuple[data.Row, ...]:
     return data.read_rows(DATA / "runs.csv")
 

@@ -71,22 +71,22 @@ class Page(HTMLParser):
 FIGURES = tuple(name for name in registry.FIGURES if name != "curves")  # the example has no learning curves
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fit() -> Fit:
     return study_result.load(FIT)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rows() -> tuple[Row, ...]:
     return read_rows(DATA / "runs.csv")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def html(fit: Fit, rows: tuple[Row, ...]) -> str:
     return page(fit, rows, figures(fit, rows))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def read(html: str) -> Page:
     return Page(html)
 

@@ -128,12 +128,12 @@ class Browser:
         return message
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(DATA / "fit_example.json", tmp_path_factory.mktemp("report")).report
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def real_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The 240 runs of Hoffmann et al. 2022 as read off their figure by Besiroglu et al. 2024."""
     runs = Path(__file__).parents[4] / "shared" / "data" / "scaling" / "chinchilla_epoch" / "runs.csv"
@@ -145,7 +145,7 @@ def real_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(out / "fit.json", out).report
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if BROWSER is None:
         pytest.skip("no Chromium here (chromium, chromium-browser, google-chrome): the page was not opened")

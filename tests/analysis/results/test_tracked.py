@@ -16,7 +16,7 @@ from analysis.values import study_result
 DATA = Path(__file__).parents[1] / "data"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def found() -> study_result.Fit:
     return study_result.load(DATA / "fit_example.json")
 
