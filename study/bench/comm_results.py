@@ -62,7 +62,7 @@ def results_of(path: Path) -> Results:
             elif kind == "device":
                 device = read(Compute, what)
             complete = complete or kind == "done"
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError, ArithmeticError, RecursionError) as error:
             raise ValueError(
                 f"results={path}: line {number} is not what `python -m train.measure` writes: {error}"
             ) from None

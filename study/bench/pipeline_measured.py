@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import platform
 import sys
 import time
@@ -20,14 +19,21 @@ from study.bench.pipeline_ranks import Size
 from study.bench.pipeline_table import Asked, Found, found_of
 from study.bench.scratch import scratch_folder
 from study.storage.files import write_atomic, write_json
+from study.storage.shapes import FLAG, OBJECT, Shape, object_list, read_record, warn
 from study.text import percent
 from train.spec import mesh
 from train.spec.accounting.step import sheet
 from train.spec.config import ParallelConfig
+from train.spec.from_mapping import read as read_from
 from train.spec.pipeline_layout import micro_batches
 
 RESULTS, TABLE = "measured.json", "measured.csv"
 GIB = 1 << 30
+KEPT = Shape(
+    "what was measured of pipelines",
+    {"about": OBJECT, "ended": FLAG, "measured": object_list(Shape(""), "a list of what pairs did")},
+    remedy="all is measured anew",
+)
 
 
 @dataclass(frozen=True)
@@ -142,13 +148,15 @@ def about_of(asked: Asked, backend: str, size: Size) -> dict[str, Any]:
 
 def earlier(out: Path, about: Mapping[str, Any]) -> list[Found]:
     """Return the pairs that a command of the same kind measured which did not come to its end."""
-    try:
-        known = json.loads((out / RESULTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
+    path = out / RESULTS
+    known = read_record(path, KEPT) or {}
     if known.get("ended") or known.get("about") != about:
         return []
-    return [Found(**one) for one in known["measured"]]
+    try:
+        return [read_from(Found, one) for one in known.get("measured") or ()]
+    except (ValueError, OverflowError) as error:
+        warn(path, KEPT, str(error))
+        return []
 
 
 def keep(out: Path, about: Mapping[str, Any], found: Sequence[Found], ended: bool) -> None:

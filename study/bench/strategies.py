@@ -26,12 +26,20 @@ from study.bench.strategies_runs import Row, measure
 from study.bench.strategies_settings import KEYS, Asked, asked_of, check_host
 from study.config.single import composed
 from study.storage.files import write_atomic, write_json
+from study.storage.shapes import FLAG, TEXT, Shape, object_list, read_record, warn
+from train.spec.from_mapping import read
 
 PURPOSE = (
     "Train the same model with DDP, FSDP1 and FSDP2 on ranks of this machine: speed, memory, messages, failures.\n"
     "Keys and groups of a study (model=1b, precision=bf16, batch.tokens=65536) say what is trained."
 )
 PICTURE = "strategies.png"
+_OF_A_STRATEGY = object_list(Shape("", {"strategy": TEXT}, ("strategy",)), "a list of what strategies did")
+KEPT = Shape(
+    "what was measured of strategies",
+    {"interrupted": FLAG, "rows": _OF_A_STRATEGY, "failures": _OF_A_STRATEGY},
+    remedy="all is measured anew",
+)
 __all__ = ["KEYS", "PURPOSE", "run"]
 
 
@@ -65,23 +73,19 @@ def run(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 def earlier(asked: Asked) -> tuple[list[Row], list[Failure]]:
     """Return what an earlier command found that was to do the same on this machine, and did not come to its end."""
     path = asked.out / "strategies.json"
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return [], []
+    known = read_record(path, KEPT) or {}
     same = json.loads(json.dumps(_about(asked) | {"machine": machine(asked), "versions": versions()}))
     if not known.get("interrupted") or any(known.get(key) != value for key, value in same.items()):
         return [], []
     names = [strategy.name for strategy in asked.strategies]
-    measured = {row["strategy"]: row for row in known["rows"] if row["error"] is None}
+    measured = {row["strategy"]: row for row in known.get("rows") or () if row.get("error") is None}
     first = list(itertools.takewhile(measured.__contains__, names))  # the first one is what others are compared with
-    rows = [Row(**{key: _tuple(value) for key, value in measured[name].items()}) for name in first]
-    of = [one for one in known["failures"] if asked.failures and one["strategy"] in first]
-    return rows, [Failure(**{key: _tuple(value) for key, value in one.items()}) for one in of]
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    of = [one for one in known.get("failures") or () if asked.failures and one["strategy"] in first]
+    try:
+        return [read(Row, measured[name], name) for name in first], [read(Failure, one, "failures") for one in of]
+    except (ValueError, OverflowError) as error:
+        warn(path, KEPT, str(error))
+        return [], []
 
 
 def _all(asked: Asked, rows: list[Row], seen: list[Failure], keep: Callable[[], None]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,8 @@ from study.bench.traced_messages import communication
 from study.bench.trainer_ranks import Ended, Launch, run_ranks
 from study.diagnosis.of_traces import read_traces
 from study.process.children import Started
+from study.records.shapes import METRICS
+from study.storage.shapes import record_in
 from train.spec.accounting.step import sheet
 from train.spec.communication.step import step_messages
 from train.spec.config import ProfileConfig, RunConfig
@@ -109,9 +110,9 @@ class Records:
         whole = added[: added.rfind(b"\n") + 1]
         self._at += len(whole)
         for line in whole.splitlines():
-            record = json.loads(line)
-            if record["kind"] == "train":
-                self.train[int(record["step"])] = record["metrics"]
+            record = record_in(line, METRICS)
+            if record is not None and record["kind"] == "train" and record.get("step") is not None:
+                self.train[record["step"]] = {name: at for name, at in record["metrics"].items() if at is not None}
 
 
 class Watched:

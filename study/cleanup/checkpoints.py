@@ -6,7 +6,6 @@ advances it holds. A checkpoint is first renamed to a name that every reader pas
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from study.records.point import Point
 from study.records.points import load_points
 from study.storage.files import RunLock, folder_size, locked
 from study.storage.layout import RunFolder, StudyFolder
+from study.storage.shapes import TEXT, Shape, object_of, record_in
 from train.spec.lineage import parse as parse_parent
 
 STAGING = ".staging-"
@@ -27,6 +27,11 @@ STAGING = ".staging-"
 OURS = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|manifest\.json|pinned|torn|abandoned")
 """Files of a checkpoint. A folder that holds anything else is left alone: somebody put that there."""
 RULES = ("last", "best", "every")
+POINT = Shape(
+    "a point",
+    {"config": object_of(Shape("a config", {"schedule": object_of(Shape("", {"parent": TEXT}))}, ("schedule",)))},
+    ("config",),
+)
 
 
 @dataclass(frozen=True)
@@ -203,11 +208,26 @@ def _is(folder: Path, name: str, about: object) -> bool:
 def _named_folders(listed: Path) -> set[Path]:
     """Return the checkpoint folders that points of a study name as their parent, without reading every line as JSON."""
     found: set[Path] = set()
-    with listed.open(encoding="utf-8") as lines:
-        for line in lines:
+    with listed.open(encoding="utf-8", errors="surrogateescape") as lines:
+        for number, line in enumerate(lines, 1):
             if '"parent":"/' in line and line.endswith("\n"):
-                found.add(Path(json.loads(line)["config"]["schedule"]["parent"]).resolve())
+                found |= _parent_in(line, f"{listed}:{number}")
     return found
+
+
+def _parent_in(line: str, place: str) -> set[Path]:
+    """Return the checkpoint that a point starts from, if any. ValueError where the line is damaged: it may name one."""
+    entry = record_in(line, POINT)
+    try:
+        if entry is not None:
+            parent = entry["config"]["schedule"].get("parent")
+            return {Path(parent).resolve()} if parent else set()
+    except ValueError:  # no path can be so
+        pass
+    raise ValueError(
+        f"{place} is not a point, and may name a checkpoint that has to stay: the file was edited or damaged; restore "
+        "it from a backup, or remove that line"
+    )
 
 
 @dataclass

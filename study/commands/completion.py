@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from study.commands import COMMANDS, Command, add_json, emit
+from study.storage.shapes import OBJECT, TEXT, Shape, record_in
 
 ASKED = ("study", "study.sweep", "words")
 """What the scripts call: `completion MODULE PLACE -- WORDS` prints what may stand at that position, one a line.
@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 SHELLS = ("bash", "zsh")
 MOST_POINTS = 500
+ENTRY = Shape("a point", {"key": TEXT, "config": OBJECT}, ("key", "config"))
 OTHER_VALUES = {"--keep": ("last=1", "best=1", "last=1,best=1")}
 
 BASH = """\
@@ -201,9 +202,9 @@ def points(study: Path) -> list[str]:
 def _entries(study: Path) -> Iterable[dict[str, Any]]:
     try:
         lines = (study / "points.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines[:MOST_POINTS]]
     except (OSError, ValueError):
         return []
+    return [entry for line in lines[:MOST_POINTS] if (entry := record_in(line, ENTRY)) is not None]
 
 
 def _configs(study: Path | None) -> Iterable[dict[str, Any]]:

@@ -119,11 +119,12 @@ def forget_the_dead(path: Path) -> None:
     try:
         locks = json.loads(path.read_text())
         holders = [*locks.get("write", {}).values(), *(one for many in locks.get("read", {}).values() for one in many)]
+        pids = [int(holder["pid"]) for holder in holders]
     except FileNotFoundError:
         return
-    except ValueError:
-        holders = []
-    if not any(_is_dvc(int(holder["pid"])) for holder in holders):
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        pids = []
+    if not any(_is_dvc(pid) for pid in pids if 0 < pid < 1 << 31):
         path.unlink()
 
 
@@ -158,9 +159,11 @@ def show_report(root: Path, report: Path) -> None:
 
 def _answer(root: Path, report: Path) -> None:
     from analysis.report.terminal import summary
+    from analysis.values import study_result
 
     if not (root / report / "fit.json").is_file():
         return  # only the first stages were asked for
+    study_result.load(root / report / "fit.json")  # it says what is wrong with one that is none
     fit = json.loads((root / report / "fit.json").read_text())
     print()
     print(summary(fit))

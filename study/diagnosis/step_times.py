@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from study.diagnosis.causes import LEAST, Finding
+from study.records.shapes import METRICS
+from study.storage.shapes import record_in
 
 PHASES = ("data", "forward", "backward", "forward_backward", "optimizer", "graph")
 _WARM = 2
@@ -69,12 +71,14 @@ def step_times(train: Sequence[Mapping[str, Any]], profile: Mapping[str, float])
 def _records(path: Path) -> Iterable[dict[str, Any]]:
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            try:
-                record = json.loads(line)
-            except ValueError:  # the last line may be half written
-                continue
-            if isinstance(record, dict) and isinstance(record.get("metrics"), dict) and "kind" in record:
-                yield record
+            record = record_in(line, METRICS)  # the last line may be half written
+            if record is not None:
+                known = {name: value for name, value in record["metrics"].items() if _is_known(value)}
+                yield {**record, "metrics": known}
+
+
+def _is_known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _median(metrics: Sequence[Mapping[str, float]], name: str) -> float:

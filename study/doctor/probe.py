@@ -21,12 +21,34 @@ from study.executors.local import LOCAL
 from study.job.hang_watch import py_spy
 from study.job.rendezvous import rendezvous
 from study.process.children import job_environment
-from study.storage.files import RunLock, last_lines, read_json, write_json
+from study.storage.files import RunLock, last_lines, write_json
 from study.storage.mounts import file_system
+from study.storage.shapes import COUNT, FLAG, NUMBER, TEXT, TIME, WHOLE, Shape, object_of, read_record
 from study.tracking.server import why_no_answer
 
 LETTER, LOCK, MEETING = "letter.json", "lock", "meeting.json"
 MEET_SECONDS, TORCH_SECONDS = 120.0, 240.0
+AGAIN = "run python -m study doctor again"
+LETTER_SHAPE = Shape("a letter of the login node", {"from": TEXT, "tracking": TEXT}, ("from",), AGAIN)
+MEETING_SHAPE = Shape("where ranks meet", {"address": TEXT, "port": COUNT}, ("address", "port"), AGAIN)
+SAID_OF_TORCH = Shape(
+    "what torch is there", {"torch": TEXT, "device": TEXT, "ranks": COUNT, "backend": TEXT, "gb_per_s": NUMBER},
+    ("torch", "device"), AGAIN,
+)  # fmt: skip
+SURROUNDINGS = Shape(
+    "what a rank of the test job found",
+    {
+        **dict.fromkeys(("host", "node", "python", "type", "torch_error", "tracking"), TEXT),
+        **dict.fromkeys(("sees_letter", "lock_held", "scontrol", "py_spy"), FLAG),
+        "rank": COUNT,
+        "world": COUNT,
+        "torch_code": WHOLE,
+        "torch": object_of(SAID_OF_TORCH),
+        "time": TIME,
+    },
+    ("host", "node", "type", "torch_code", "torch_error", "sees_letter", "lock_held", "scontrol", "py_spy"),
+    AGAIN,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,14 +65,14 @@ def main(arguments: list[str] | None = None) -> int:
     found = surroundings(given.folder)
     code, said = torch_works(given.folder, rank_info)
     found |= {"rank": rank_info.rank, "world": rank_info.world, "torch_code": code, "torch_error": said}
-    found["torch"] = read_json(given.folder / "torch.json") if rank_info.first else None
+    found["torch"] = read_record(given.folder / "torch.json", SAID_OF_TORCH) if rank_info.first else None
     write_json(given.folder / f"rank-{rank_info.rank}.json", found)
     return code
 
 
 def surroundings(folder: Path) -> dict[str, Any]:
     """Return what can be seen from this node of what the login node prepared."""
-    letter = read_json(folder / LETTER)
+    letter = read_record(folder / LETTER, LETTER_SHAPE)
     tracking = str((letter or {}).get("tracking") or "")
     return {
         "host": socket.gethostname(),
@@ -95,7 +117,7 @@ def _meet(folder: Path, rank_info: RankInfo) -> tuple[str, int]:
         return address, port
     limit = time.monotonic() + MEET_SECONDS
     while time.monotonic() < limit:
-        said = read_json(path)
+        said = read_record(path, MEETING_SHAPE)
         if said is not None:
             return str(said["address"]), int(said["port"])
         time.sleep(0.1)

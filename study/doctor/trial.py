@@ -14,14 +14,15 @@ from typing import Any
 
 from study.config.tracking_uri import is_server
 from study.doctor.checks import Check, CheckState
-from study.doctor.probe import LETTER, LOCK
+from study.doctor.probe import LETTER, LOCK, SURROUNDINGS
 from study.executors.base import JobRequest, SubmitError
 from study.executors.job_spec import JobSpec
 from study.executors.jobs import JobState
 from study.executors.slurm import query
 from study.process.children import job_environment
-from study.storage.files import RunLock, last_lines, read_json, write_json
+from study.storage.files import RunLock, last_lines, write_json
 from study.storage.layout import StudyFolder
+from study.storage.shapes import read_record
 from study.text import duration
 
 MODULE = "study.doctor.probe"
@@ -175,5 +176,5 @@ def _wait(folder: Path, job_id: str, world: int, seconds: float, report: Report)
 
 
 def _read(folder: Path, world: int) -> list[dict[str, Any]]:
-    found = (read_json(folder / f"rank-{rank}.json") for rank in range(world))
+    found = (read_record(folder / f"rank-{rank}.json", SURROUNDINGS) for rank in range(world))
     return [one for one in found if one is not None]

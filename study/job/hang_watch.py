@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -23,8 +22,10 @@ from pathlib import Path
 
 from study.process.children import Started, kill
 from study.records.heartbeats import Beat, read_beat
+from study.records.shapes import HANG, TIMED
 from study.storage.files import file_size, read_json, tail, write_json
 from study.storage.layout import AttemptFolder, RunFolder
+from study.storage.shapes import read_record, record_in
 
 LOOK_SECONDS = 1.0
 MEDIANS = 10.0
@@ -119,8 +120,8 @@ class Watch:
         """Return why, where the watch over another rank has found that it hangs."""
         if self._world <= len(mine):
             return None
-        said = read_json(self._attempt.hang)
-        return None if said is None else str(said.get("why"))
+        said = read_record(self._attempt.hang, HANG)
+        return None if said is None else str(said["why"])
 
     def _end(self, living: Mapping[int, Started], why: str) -> None:
         """Write down what is found, keep every rank's stacks, then kill."""
@@ -195,10 +196,8 @@ def _records(metrics: Path) -> tuple[object, float | None]:
         size = metrics.stat().st_size
     except OSError:
         return 0, None
-    times = []
-    for line in tail(metrics, 16384).splitlines():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            times.append(float(json.loads(line)["time"]))
+    rows = (record_in(line, TIMED) for line in tail(metrics, 16384).splitlines())
+    times = [float(row["time"]) for row in rows if row is not None]
     gaps = [b - a for a, b in itertools.pairwise(times)]
     return size, statistics.median(gaps) if gaps else None
 

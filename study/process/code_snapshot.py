@@ -17,11 +17,12 @@ from pathlib import Path
 
 import study
 from study.process import code_version
-from study.process.code_version import MARKER, CodeVersion
+from study.process.code_version import COPY, MARKER, CodeVersion
 from study.storage import locks
-from study.storage.files import locked, naming, read_json, write_json
+from study.storage.files import locked, naming, write_json
 from study.storage.layout import StudyFolder
 from study.storage.secrets import secret_finder
+from study.storage.shapes import read_record
 
 SHELF = ".code"
 STAGING = ".staging-"
@@ -88,15 +89,15 @@ def ran(folder: StudyFolder, version: str | None, mode: object) -> str | None:
     was recorded, or by an older version, so that nobody can tell. Costs no git call.
     """
     root = Path(study.__file__).resolve().parents[1]
-    marker = read_json(root / MARKER)
+    marker = read_record(root / MARKER, COPY)
     if marker is not None:
-        return "frozen" if marker.get("id") == version else "other"
+        return "frozen" if marker["id"] == version else "other"
     if version is None:
         return None
     if mode == "frozen":
         return "other"
-    recorded = (read_json(folder.code / f"{version}.json") or {}).get("sources")
-    if not isinstance(recorded, dict):
+    recorded = code_version.load(folder, version).get("sources")
+    if recorded is None:
         return None
     try:
         return "live" if code_version.is_same(root, recorded) else "other"
@@ -187,10 +188,10 @@ def is_ours(folder: Path) -> bool:
     """Whether a folder of the shelf is a copy, or what is left of one: nothing else is counted or removed there."""
     if folder.is_symlink() or not folder.is_dir():
         return False
-    marker = read_json(folder / MARKER)
+    marker = read_record(folder / MARKER, COPY)
     if folder.name.startswith(STAGING):
         return marker is not None or (folder / STAGED).is_file()
-    return marker is not None and marker.get("id") == folder.name
+    return marker is not None and marker["id"] == folder.name
 
 
 def _clear(copy: Path) -> None:

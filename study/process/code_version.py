@@ -7,7 +7,6 @@ changed since.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import shutil
@@ -17,11 +16,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import study
-from study.storage.files import read_json, write_atomic, write_json
+from study.storage.files import write_atomic, write_json
 from study.storage.layout import StudyFolder
 from study.storage.secrets import code_redactor
+from study.storage.shapes import COUNT, FLAG, OBJECT, TEXT, TIME, Shape, read_record
 
 SOURCE_SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".cfg", ".txt", ".sh", ".json", ".html", ".css"}
 MAX_SOURCE_BYTES = 1 << 20
@@ -35,6 +36,23 @@ RESULTS = (":(exclude,glob)**/dvc.lock", ":(exclude)reports")
 """Tracked by git, and no code: a pipeline that writes them anew does not change what runs."""
 MARKER = ".frozen.json"
 """In a copy of the code (see study.process.code_snapshot): the version that it is of, and where that came from."""
+COPY = Shape(
+    "the marker of a copy of the code",
+    {"format": COUNT, "id": TEXT, "home": TEXT, "time": TIME},
+    ("id",),
+    "remove {folder}, and give the study's command again, which copies the code anew",
+)
+VERSION = Shape(
+    "what is recorded of a code version",
+    {
+        "format": COUNT,
+        "dirty": FLAG,
+        "redacted": FLAG,
+        "sources": OBJECT,
+        **dict.fromkeys(("sha", "patch", "note"), TEXT),
+    },
+    remedy="restore it from a backup, or leave it: nobody can tell then whether the code has changed since",
+)
 
 
 @dataclass(frozen=True)
@@ -64,8 +82,8 @@ class CodeVersion:
 def home() -> Path:
     """Return the checkout or site-packages of this package; in a copy of the code, those that it was taken from."""
     root = Path(study.__file__).resolve().parents[1]
-    marker = read_json(root / MARKER)
-    return root if marker is None else Path(str(marker["home"]))
+    said = (read_record(root / MARKER, COPY) or {}).get("home")
+    return root if said is None else Path(said)
 
 
 def python_options(copied: bool) -> list[str]:
@@ -250,8 +268,6 @@ def _git(root: Path, *arguments: str, env: Mapping[str, str] | None = None, stdi
     return done.stdout.decode(errors="surrogateescape")
 
 
-def load(folder: StudyFolder, version: str) -> dict[str, object]:
-    """Return what is recorded of a code version."""
-    loaded = json.loads((folder.code / f"{version}.json").read_text())
-    assert isinstance(loaded, dict)
-    return loaded
+def load(folder: StudyFolder, version: str) -> dict[str, Any]:
+    """Return what is recorded of a code version; empty where nothing is, or what is there is no such record."""
+    return read_record(folder.code / f"{version}.json", VERSION) or {}

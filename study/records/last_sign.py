@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,7 @@ from study.records.heartbeats import read_beat
 from study.records.shapes import JOB, METRICS, TARGET
 from study.storage.files import tail
 from study.storage.layout import AttemptFolder, RunFolder
-from study.storage.shapes import read_record, wrong
+from study.storage.shapes import read_record, record_in, wrong
 
 
 def last_metrics(run: RunFolder) -> dict[str, Any] | None:
@@ -23,7 +22,7 @@ def last_metrics(run: RunFolder) -> dict[str, Any] | None:
     stands: dict[str, Any] | None = None
     rollbacks: list[tuple[int, int]] = []
     for line in reversed(tail(run.metrics, 4096).split("\n")[:-1]):
-        record = _row(line)
+        record = record_in(line, METRICS)
         if record is None:
             continue
         if record["kind"] == "train" and not recorded.abandoned(record, rollbacks):
@@ -34,15 +33,6 @@ def last_metrics(run: RunFolder) -> dict[str, Any] | None:
             if found and stands is None:
                 stands = {"step": found[0][1], "tokens": int(record["metrics"].get("to_tokens") or 0)}
     return stands
-
-
-def _row(line: str) -> dict[str, Any] | None:
-    """Return a line of metrics; None where it is torn or no row."""
-    try:
-        record: dict[str, Any] = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return None if wrong(record, METRICS) else record
 
 
 def last_sign(run: RunFolder, attempt: AttemptFolder, started: float) -> float:
@@ -62,6 +52,6 @@ def last_sign(run: RunFolder, attempt: AttemptFolder, started: float) -> float:
 def _recorded(run: RunFolder) -> Iterator[float]:
     """Yield the times of the last records of a run's metrics [seconds since 1970]."""
     for line in tail(run.metrics, 1 << 16).splitlines():
-        record = _row(line)
+        record = record_in(line, METRICS)
         if record is not None and record.get("time") is not None:
             yield float(record["time"])

@@ -121,6 +121,7 @@ BEAT = Shape(
     ("beats", "step", "phase", "allow"),
     "remove it",
 )
+HANG = Shape("what the watch over a rank found", {"why": TEXT, "time": TIME}, ("why",), "remove it")
 PROGRESS = Shape(
     "an object of step, tokens, losses and seconds",
     {"step": COUNT, "tokens": COUNT, "validation_loss": LOSS, "seconds": values_of(SECONDS, "an object of seconds")},
@@ -157,6 +158,7 @@ METRICS = Shape(
     },
     ("kind", "metrics"),
 )
+TIMED = Shape("a row with its time", {"time": TIME}, ("time",))
 TARGET = Shape("where a rollback leads", {"to_step": NUMBER, "to_tokens": NUMBER})
 _FORMS = {"int": COUNT, "float": NUMBER, "str": TEXT, "bool": FLAG, "tuple[str, ...]": TEXTS}
 """By type of a key; a key of another has a form of its own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,18 @@ class EventLog(Log[Record]):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, json.loads, compact, "an event", "restore it from a backup")
+
+    def follow(self, apply: Callable[[Record], None]) -> Iterator[Record]:
+        """Read what came, apply each record, and yield it then. ValueError, naming it, where it is none of a search."""
+        for record in self.read():
+            try:
+                apply(record)
+            except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+                raise ValueError(
+                    f"{self.path}: {str(record)[:60]!r} is not an event of this search ({type(error).__name__}: "
+                    f"{error}): the file was edited or damaged; restore it from a backup"
+                ) from error
+            yield record
 
     def parse(self, data: bytes) -> tuple[list[Record], int]:
         """Return the whole records at the beginning of `data`, which begins at `end`, and their length [bytes].
@@ -74,7 +87,10 @@ def _record(data: bytes, at: int) -> tuple[Record | None, int]:
     end = data[at + HEAD + length : at + HEAD + length + 1]
     if len(head) < HEAD or len(text) < length or end != b"\n" or zlib.crc32(text) != checksum:
         return None, 0
-    record: Record = json.loads(text)
+    try:
+        record: Record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None, 0
     return record, HEAD + length + 1
 
 

@@ -31,8 +31,7 @@ class Labels:
         if settings != self._settings or self._search is None:
             self._settings, self._log, self._search, self._trial = settings, EventLog(self._folder.events), None, {}
             self._search = Search(settings)
-        for record in self._log.read():
-            self._search.apply(record)
+        for record in self._log.follow(self._search.apply):
             if record["event"] == "started":
                 self._trial[record["key"]] = record["trial"]
         self.end = self._ended(self._search)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from study.storage.files import read_json, write_atomic
+from study.storage.files import read_text, write_atomic
 from study.storage.layout import StudyFolder
 from study.storage.shapes import COUNT, NUMBER, OBJECT, TEXT, TEXTS, WHOLE, Shape, WrongRecordError, values_of
 from study.storage.shapes import check as check_record
@@ -141,23 +141,42 @@ def described(domain: Domain) -> dict[str, Any]:
 
 
 def load(folder: StudyFolder) -> Settings | None:
-    """Return a study's search; None where it has none. ValueError where the file is of another version."""
-    found = read_json(folder.search)
-    if found is None:
-        return None
-    if found.pop("format", None) != FORMAT:
-        raise ValueError(f"{folder.search} was written by another version: start a new study (study.name=…)")
+    """Return a study's search; None where it has none. ValueError where the file is of another version, or damaged."""
     try:
+        text = read_text(folder.search)
+    except OSError:
+        return None
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        found = _object(text)
+        if found.pop("format", None) != FORMAT:
+            raise _OtherVersionError
         check_record(found, SHAPE)
         settings = Settings(**found)
         settings.make_space()
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except _OtherVersionError:
+        raise ValueError(f"{folder.search} was written by another version: start a new study (study.name=…)") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         why = error if isinstance(error, WrongRecordError) else f"{type(error).__name__}: {error}"
         raise ValueError(
             f"{folder.search} is not a search ({why}): the file was edited or damaged; restore it from a backup, or "
             "start a new study (study.name=…)"
         ) from error
     return settings
+
+
+class _OtherVersionError(Exception):
+    """A search of another version."""
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise WrongRecordError("it is not JSON") from None
+    check_record(found, Shape(SHAPE.what))
+    return dict(found)
 
 
 def save(folder: StudyFolder, wanted: Settings) -> Settings:

@@ -60,14 +60,8 @@ class TrialQueue:
 
     def refresh(self) -> None:
         """Take in what other processes have written."""
-        for record in self.log.read():
-            try:
-                self.search.apply(record)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise ValueError(
-                    f"{self.folder.events}: {str(record)[:60]!r} is not an event of this search "
-                    f"({type(error).__name__}: {error}): the file was edited or damaged; restore it from a backup"
-                ) from error
+        for _ in self.log.follow(self.search.apply):
+            pass
 
     def warm_up(self) -> None:
         """Decide once without the lock, so that the first decision under it imports and reads nothing more."""

@@ -94,6 +94,11 @@ def object_of(shape: Shape) -> Form:
     return Form(shape.what, lambda value: not wrong(value, shape), lambda value: wrong(value, shape))
 
 
+def object_list(shape: Shape, words: str) -> Form:
+    """Return the form of a list of objects of a shape."""
+    return list_of(object_of(shape), words)
+
+
 def object_later(shape: Callable[[], Shape], words: str) -> Form:
     """Return the form of an object whose shape is made when the first is looked at."""
     return Form(words, lambda value: not wrong(value, shape()), lambda value: wrong(value, shape()))
@@ -150,6 +155,15 @@ def read_record(path: Path | str, shape: Shape) -> dict[str, Any] | None:
         return dict(value)
     warn(path, shape, why)
     return None
+
+
+def record_in(line: str | bytes, shape: Shape) -> dict[str, Any] | None:
+    """Return the record in a line of a log that others write; None where it is torn, or not of this kind."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return None if wrong(value, shape) else dict(value)
 
 
 def warn(path: Path | str, shape: Shape, why: str) -> None:

@@ -59,7 +59,7 @@ def formula(fit: Mapping[str, Any]) -> str:
 
     A constant that is not identified stays a letter.
     """
-    known = fit.get("params") or {}
+    known = {name: value for name, value in (fit.get("params") or {}).items() if value is not None}
     if fit.get("status") != "ok" or not {"E", "A", "B", "alpha", "beta"} <= set(known):
         return ""
     identified = fit.get("identified") or {}
@@ -105,7 +105,8 @@ def _unknown(fit: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
     """Return the rows of constants that the runs do not tell, with the bound that they do tell."""
     rows = {}
     for name, said in (fit.get("identified") or {}).items():
-        if not said.get("identified", True) and name in {**(fit.get("params") or {}), **(fit.get("derived") or {})}:
+        unknown = said is not None and not said.get("identified", True)
+        if unknown and name in {**(fit.get("params") or {}), **(fit.get("derived") or {})}:
             word, _ = SHOWN.get(f"law/{name}", (name, numbers.number))
             rows[f"law/{name}"] = (word, "not identified", numbers.one_sided(said.get("side"), said.get("limit")))
     return rows

@@ -13,8 +13,8 @@ from study.records.ledger import Ledger
 from study.records.point import Point
 from study.search.labels import Labels
 from study.status.observer import Observer
-from study.storage.files import read_json
 from study.storage.layout import StudyFolder
+from study.tracking.fit_file import read_fit
 
 REPORT_KINDS = frozenset({".html", ".json", ".png", ".svg", ".pdf", ".csv"})
 REPORT_PAGE = "report.html"
@@ -106,7 +106,7 @@ class Source:
         if stamp is None:
             self._fit = (0, None)
         elif self._changed(path):
-            self._fit = (stamp[0] // 1_000_000, read_json(path))
+            self._fit = (stamp[0] // 1_000_000, read_fit(path))
         return self._fit
 
     def has_report(self, report: Path | None) -> bool:

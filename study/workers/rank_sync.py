@@ -10,12 +10,20 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from study.executors.base import RankInfo
-from study.storage.files import read_json, write_json
+from study.storage.files import write_json
 from study.storage.layout import StudyFolder
+from study.storage.shapes import COUNT, FLAG, TEXT, WHOLE, Shape, read_record
 
 POLL_SECONDS = 0.2
+DECISION = Shape(
+    "a decision of a worker's first rank",
+    {"number": COUNT, "key": TEXT, "claim": COUNT, "until": COUNT, "ended": FLAG, "over": WHOLE},
+    ("number", "key", "claim", "ended"),
+    "the next decision replaces it",
+)
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,11 @@ class RankSync:
 
     def read(self) -> Decision:
         """Return the first rank's latest decision."""
-        found = read_json(self._file)
-        return self._latest if found is None else Decision(**found)
+        found = read_record(self._file, DECISION)
+        if found is None:
+            return self._latest
+        told: dict[str, Any] = {name: found.get(name) for name in DECISION.fields}
+        return Decision(**told)
 
     def next(self, stopped: Callable[[], bool]) -> Decision | None:
         """Wait for a decision that this rank has not joined, and return it; None once `stopped`."""

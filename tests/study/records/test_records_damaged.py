@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields
 from pathlib import Path
@@ -26,14 +25,9 @@ from study.tracking.syncer import Syncer
 from tests.study.support import made
 from tests.study.support.fake_store import FakeStore
 from tests.study.support.recorded import unpack
+from tests.study.support.spoilt import PER_FILE, spoilt
 from train.run import _ended
 
-GONE = object()
-WRONG: tuple[Any, ...] = (
-    3, -1.5, "x", "NaN", float("nan"), float("inf"), [], [1], {}, {"a": []}, None, True, 10**400, GONE
-)  # fmt: skip
-PER_FILE = 6
-"""Of all wrong values of a file so many are taken, by a seed: every one of them takes minutes."""
 NAME = "hurt"
 
 
@@ -84,32 +78,6 @@ def change(path: Path, more: dict[str, Any]) -> None:
 
 def write(path: Path, record: Any) -> None:
     path.write_text(json.dumps(record))
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where something may be wrong: the record itself, its fields, and theirs."""
-    yield at
-    if isinstance(value, dict) and len(at) < 3:
-        for name in value:
-            yield from places(value[name], (*at, name))
-
-
-def put(value: Any, at: tuple[Any, ...], new: Any) -> Any:
-    """Return a record with something else in a place of it."""
-    if not at:
-        return new
-    changed = dict(value)
-    if new is GONE and len(at) == 1:
-        del changed[at[0]]
-    else:
-        changed[at[0]] = put(changed[at[0]], at[1:], new)
-    return changed
-
-
-def spoilt(record: Any, seed: str, count: int = PER_FILE) -> list[Any]:
-    """Return wrong forms of a record, a list in its place among them."""
-    every = [(at, new) for at in places(record) for new in WRONG if at or new is not GONE]
-    return [[record], *(put(record, at, new) for at, new in random.Random(seed).sample(every, count))]
 
 
 def commands(key: str) -> list[list[str]]:
