@@ -141,11 +141,11 @@ def slurm_here() -> None:
 
 
 @pytest.fixture(scope="session")
-def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of the test session share."""
+def session_folder(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of the test session share; one that a test starts has its own."""
     base = tmp_path_factory.getbasetemp()
     # Under xdist each worker has a folder of its own in the session's.
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return base.parent if hasattr(pytestconfig, "workerinput") else base
 
 
 @pytest.fixture(scope="session")

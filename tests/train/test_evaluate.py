@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.forked import run_ranks
+from tests.once import folder_once
 from tests.train.data.conftest import write_texts
 from tests.train.evaluate_ranks import LAYOUTS, found
 from tests.train.runs import values, write_config
@@ -180,12 +181,15 @@ def test_parts_of_one_size_find_the_same(mixed: RunConfig, tmp_path: Path, monke
 
 
 @pytest.fixture(scope="module")
-def alone_and_together(mixed: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Compared:
+def alone_and_together(mixed: RunConfig, session_folder: Path) -> Compared:
     """What one process finds, and four ranks on every layout: of 10 validation sequences, and of 3."""
-    folder = tmp_path_factory.mktemp("ranks")
     configs = [replace(mixed, eval=replace(mixed.eval, sequences=sequences)) for sequences in (10, 3)]
-    paths = [write_config(folder / str(number), config) for number, config in enumerate(configs)]
-    run_ranks(4, "tests.train.evaluate_ranks", folder / "out", *paths)
+
+    def fill(folder: Path) -> None:
+        paths = [write_config(folder / str(number), config) for number, config in enumerate(configs)]
+        run_ranks(4, "tests.train.evaluate_ranks", folder / "out", *paths)
+
+    folder = folder_once(session_folder / "evaluated-layouts", fill)
     results: list[dict[str, Found]] = json.loads((folder / "out").read_text())
     assert all(set(layouts) == set(LAYOUTS) for layouts in results)
     alone = [found(config, World(), number == 0) for number, config in enumerate(configs)]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import environments
+from tests.once import folder_once
 from tests.train.faults import BRAKE
 from tests.train.runs import (
     LIMIT_SECONDS,
@@ -46,11 +47,13 @@ def sharded(tiny: RunConfig) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory, sharded: RunConfig) -> Path:
+def reference(session_folder: Path, sharded: RunConfig) -> Path:
     """The folder of that run, never disturbed."""
-    folder = tmp_path_factory.mktemp("runs") / "reference"
-    together(write_config(folder, with_runtime(sharded, checkpoint_seconds=1e9)))
-    return folder
+
+    def fill(folder: Path) -> None:
+        together(write_config(folder / "run", with_runtime(sharded, checkpoint_seconds=1e9)))
+
+    return folder_once(session_folder / "undisturbed-ranks", fill) / "run"
 
 
 def begin(config: Path, *arguments: str) -> list[Started]:

@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+from tests.once import folder_once
 from tests.train.faults import BRAKE
 from tests.train.runs import faulty, finish, read_outcome, records, start, values, with_runtime, write_config
 from tests.warm import Started
@@ -27,11 +28,13 @@ from train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Path:
+def reference(session_folder: Path, tiny: RunConfig) -> Path:
     """The folder of the same run, never interrupted."""
-    folder = tmp_path_factory.mktemp("runs") / "reference"
-    finish(start(write_config(folder, tiny)))
-    return folder
+
+    def fill(folder: Path) -> None:
+        finish(start(write_config(folder / "run", tiny)))
+
+    return folder_once(session_folder / "undisturbed", fill) / "run"
 
 
 def signalled(config: Path, step: int, number: signal.Signals, saved: bool = False) -> Started:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.fake_corpus import write_corpus
 from tests.forked import run_ranks
+from tests.once import folder_once
 from tests.train.parallel import cells
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def found(session_folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What both ranks found, by micro-batches of a step."""
-    folder = tmp_path_factory.mktemp("buckets")
-    write_corpus(folder, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
-    run_ranks(2, "tests.train.parallel.ddp_buckets", folder, folder / "rows.json")
+
+    def fill(folder: Path) -> None:
+        write_corpus(folder, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
+        run_ranks(2, "tests.train.parallel.ddp_buckets", folder, folder / "rows.json")
+
+    folder = folder_once(session_folder / "ddp-buckets", fill)
     rows: dict[str, list[dict[str, Any]]] = json.loads((folder / "rows.json").read_text())
     return rows
 

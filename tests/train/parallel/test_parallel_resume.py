@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.fake_corpus import write_corpus
 from tests.forked import run_ranks
+from tests.once import folder_once
 from tests.train.parallel import cells, gathered, resumed
 
 BOUNDS = {"fp16": (2e-3, 2e-3), "fp8": (0.05, 0.1)}
@@ -20,13 +21,15 @@ Three times what the same steps on two meshes were seen to differ by; in fp8 wit
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(session_folder: Path) -> dict[str, Any]:
     """What four ranks, started once, found."""
-    folder = tmp_path_factory.mktemp("resumed")
-    write_corpus(folder, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
-    out = folder / "rows.json"
-    run_ranks(4, "tests.train.parallel.resumed", folder, out)
-    rows: dict[str, Any] = json.loads(out.read_text())
+
+    def fill(folder: Path) -> None:
+        write_corpus(folder, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
+        run_ranks(4, "tests.train.parallel.resumed", folder, folder / "rows.json")
+
+    folder = folder_once(session_folder / "resumed-meshes", fill)
+    rows: dict[str, Any] = json.loads((folder / "rows.json").read_text())
     return rows
 
 
