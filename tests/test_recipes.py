@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import folder_once, once
 from tests.warm import Warm
 
 ROOT = Path(__file__).parents[1]
@@ -93,9 +95,12 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="session")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copy(session_folder: Path) -> Path:
     """A copy of the code in which all recipes have been carried out."""
-    root = tmp_path_factory.mktemp("recipes")
+    return folder_once(session_folder / "recipes", carried_out)
+
+
+def carried_out(root: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", root)
     for name in COPIED:
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -108,7 +113,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert {name for name in after if after[name] != before.get(name)} == set().union(
         *(recipe.files for recipe in recipes().values())
     )
-    return root
 
 
 @pytest.fixture(scope="session")
@@ -122,9 +126,15 @@ def test_a_recipe_is_all_that_it_takes(title: str, copy: Path, process: Warm) ->
     assert recipe.edits and recipe.commands, f"{title} has no blocks"
     assert len(recipe.files) <= MORE_FILES.get(title, MOST_FILES), f"{title}: {sorted(recipe.files)}"
     for command, expected in recipe.commands:
-        said = output(shlex.split(command), copy, process)
+        said = printed(command, copy, process)
         for text in expected:
             assert text in squeezed(said), f"{command} does not print {text!r}:\n{said}"
+
+
+def printed(command: str, copy: Path, process: Warm) -> str:
+    """Return what a command prints; many a recipe gives one that others give too, which runs once for all of them."""
+    name = hashlib.sha256(command.encode()).hexdigest()[:12]
+    return once(copy.with_name(f"{copy.name}-{name}.txt"), lambda: output(shlex.split(command), copy, process))
 
 
 def output(words: Sequence[str], copy: Path, process: Warm) -> str:
