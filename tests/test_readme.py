@@ -47,7 +47,7 @@ def as_shown(first: str, said: str) -> bool:
     return output in " ".join(said.split())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what git would clone, with this environment as its .venv and a small main study."""
     path = tmp_path_factory.mktemp("readme") / "scaling study"

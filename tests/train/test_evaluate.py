@@ -49,7 +49,7 @@ MODEL = ModelConfig(
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def mixed(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> RunConfig:
     """Two sources, 3 to 1, whole documents fitted into rows; 10 validation sequences, 5 of each."""
     root = tmp_path_factory.mktemp("mixed")
@@ -180,7 +180,7 @@ def test_parts_of_one_size_find_the_same(mixed: RunConfig, tmp_path: Path, monke
     assert padded.positions == pytest.approx(plain.positions, abs=1e-7)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def alone_and_together(mixed: RunConfig, session_folder: Path) -> Compared:
     """What one process finds, and four ranks on every layout: of 10 validation sequences, and of 3."""
     configs = [replace(mixed, eval=replace(mixed.eval, sequences=sequences)) for sequences in (10, 3)]

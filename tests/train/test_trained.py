@@ -22,7 +22,7 @@ from train.spec.config import RunConfig
 from train.trained import TrainedModel
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> tuple[Path, Transformer]:
     """A run with one checkpoint, of step 7, and the model that it is of."""
     place = tmp_path_factory.mktemp("trained")
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> tuple[Path
     return place / "run", model
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def loaded(run: tuple[Path, Transformer]) -> TrainedModel:
     found = train.load_checkpoint(run[0])
     assert isinstance(found, TrainedModel)

@@ -39,14 +39,14 @@ from train.spec.config import ParallelConfig, RunConfig
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sharded(tiny: RunConfig) -> RunConfig:
     """The tiny run over two ranks that share weights and moments; a checkpoint after every step."""
     layout = ParallelConfig(dp_replicate=1, dp_shard=2)
     return with_runtime(replace(tiny, parallel=layout), checkpoint_seconds=0.0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def reference(session_folder: Path, sharded: RunConfig) -> Path:
     """The folder of that run, never disturbed."""
 

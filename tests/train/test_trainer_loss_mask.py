@@ -32,7 +32,7 @@ LENGTH = 16
 STEPS = 12
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def talk(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> RunConfig:
     """A run of 12 steps of 8 sequences on prompts and completions, a token a byte."""
     root = tmp_path_factory.mktemp("talk")

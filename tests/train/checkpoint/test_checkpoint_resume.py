@@ -27,7 +27,7 @@ from train.spec.config import BudgetConfig, RunConfig
 from train.trainer import Trainer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def reference(session_folder: Path, tiny: RunConfig) -> Path:
     """The folder of the same run, never interrupted."""
 

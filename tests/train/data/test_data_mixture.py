@@ -29,7 +29,7 @@ Small = Callable[..., DataConfig]
 Write = Callable[..., Path]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Path]:
     """A mixture of two small corpora of bytes, 3 to 1."""
     from tests.train.data.conftest import small, write_texts

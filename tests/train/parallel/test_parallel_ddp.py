@@ -14,7 +14,7 @@ from tests.once import folder_once
 from tests.train.parallel import cells
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def found(session_folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What both ranks found, by micro-batches of a step."""
 

@@ -20,7 +20,7 @@ Three times what the same steps on two meshes were seen to differ by; in fp8 wit
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def found(session_folder: Path) -> dict[str, Any]:
     """What four ranks, started once, found."""
 

@@ -15,7 +15,7 @@ from tests.train.parallel.cells import Cell
 from tests.train.parallel.traffic import ALONE, TOGETHER, compare
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("traffic")
     write_corpus(made, cells.VOCABULARY, train_tokens=5_000, validation_tokens=2_000)

@@ -132,7 +132,7 @@ def watched(zero: int, folder: Path, precision: PrecisionConfig = FP32, **axes: 
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("zero")
     write_corpus(made, cells.VOCABULARY, train_tokens=5_000, validation_tokens=2_000)

@@ -25,7 +25,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bpe() -> str:
     return train_bpe(CORPUS, 400)
 
