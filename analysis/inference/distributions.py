@@ -40,3 +40,10 @@ def chi2_quantiles(probability: Array | float, df: float) -> Array:
     from scipy.special import gammaincinv
 
     return np.asarray(2.0 * gammaincinv(df / 2.0, probability))
+
+
+def chi2_tail(value: float, df: float) -> float:
+    """Return the probability that chi squared with `df` degrees of freedom exceeds a value."""
+    from scipy.special import chdtrc
+
+    return float(chdtrc(df, value))

@@ -14,8 +14,8 @@ the variance of ln L at the target, within basins (V-optimal) and between them (
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from analysis.estimation import fit_problem
@@ -79,11 +79,12 @@ class Next(Preformatted):
     `print` shows it as `python -m analysis.next` does.
 
     `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
-    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words. Intervals
-    lie around `expected`, as the sd does: around the law of a few runs they would miss the truth. `without`
-    is the 95 % interval of the loss by resamples of the runs alone, as analysis.plan gives it for this budget (None
-    where it has none). `larger` is the smallest single run that would narrow the forecast much, looked for where the
-    proposed ones barely do; `checks` are findings about the rows.
+    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words ("" where
+    there are none, or the runs contradict them). Intervals lie around `expected`, as the sd does: around the law of a
+    few runs they would miss the truth. `without` is the 95 % interval of the loss by resamples of the runs alone, as
+    analysis.plan gives it for this budget (None where it has none). `larger` is the smallest single run that would
+    narrow the forecast much, looked for where the proposed ones barely do; `checks` are findings about the rows and the
+    prior.
     """
 
     runs: tuple[Proposed, ...]
@@ -190,6 +191,8 @@ def next_runs(
     now = choices[0].before if choices else float(spread[0]) ** 2
     checks = at_rows.findings(frame, form)
     without, unadvised = without_prior.interval(frame, rows, form, setting.target, checks)
+    given = found.prior
+    assert given is not None, "a posterior of runs has one"
     reached = math.sqrt(choices[-1].after if choices else now)
     return Next(
         runs=tuple(_proposed(pool, choice) for choice in choices),
@@ -201,11 +204,11 @@ def next_runs(
         basins=len(found.basins),
         simulation=_simulated(setting, rows, simulate, seed) if simulate else None,
         expected=np_exp(float(mean[0])),
-        prior=priors.words(form, float(rows.loss.min())),
+        prior="" if given.dropped else priors.words(form, float(rows.loss.min())),
         target_ratio=setting.target_tokens / setting.target_params,
         loss_unit=str(frame.loc[frame["used"], "loss_unit"].iloc[0]),
         done_ratios=(float((rows.tokens / rows.params).min()), float((rows.tokens / rows.params).max())),
-        checks=checks,
+        checks=(*checks, *priors.findings(given, setting.constants)),
         without=without,
         unadvised=unadvised,
         larger=None
@@ -260,7 +263,7 @@ class Setting:
     """What is asked: the posterior, candidates, places of the target (k, t), and the grid that a study would run.
 
     `law`, `price`, `sizes` (least and most parameters run), `params_kind`, `ratios` and `own_ratio` (tokens per
-    parameter of runs that cannot tell the best size) make further candidates.
+    parameter of runs that cannot tell the best size) make further candidates. `constants` are those of the law.
     """
 
     posterior: Posterior
@@ -278,6 +281,7 @@ class Setting:
     params_kind: str
     ratios: tuple[float, float]
     own_ratio: float | None = None
+    constants: Mapping[str, float] = field(default_factory=dict)
 
 
 def _setting(
@@ -303,7 +307,8 @@ def _setting(
     problem = fit_problem.problem(law, (rows.params, rows.tokens), rows.loss, Huber())
     found = posterior.posterior(problem)
     price, sizes = cost(rows), (float(rows.params.min()), float(rows.params.max()))
-    on = loss_laws.Fitted(law, multistart.fit_point(problem).theta[None], problem.centres, price)
+    point = multistart.fit_point(problem)
+    on = loss_laws.Fitted(law, point.theta[None], problem.centres, price)
     low = float(rows.flops.min())
     if largest < low / 30:
         raise ValueError(
@@ -332,7 +337,7 @@ def _setting(
     loss = _loss(on, price, target, middle)
     return Setting(
         found, problem, every, grid, found.to_logs((around, tokens)), target, middle, float(tokens[0]), loss,
-        on, price, sizes, kind, limits, own,
+        on, price, sizes, kind, limits, own, dict(zip(law.names, map(float, point.constants), strict=True)),
     )  # fmt: skip
 
 

@@ -48,7 +48,8 @@ class Basin:
 class Posterior:
     """What runs say of a law: form, centres (k,), logs of the runs (k, n), basins; errors of ln loss as sd.
 
-    `noise` is that between seeds, `misfit` the form's own; root root' is the prior covariance of the constants.
+    `noise` is that between seeds, `misfit` the form's own; root root' is the prior covariance of the constants, and
+    `prior` is where that is from.
     """
 
     form: Form
@@ -58,6 +59,7 @@ class Posterior:
     noise: float
     misfit: float
     root: Array | None = None
+    prior: priors.Prior | None = None
 
     @property
     def weights(self) -> Array:
@@ -87,20 +89,26 @@ class Choice:
     after: float
 
 
-def posterior(problem: fit_problem.Problem, starts: int = 16, noise: float = SEEDS) -> Posterior:
+def posterior(
+    problem: fit_problem.Problem, starts: int = 16, noise: float = SEEDS, *, given: priors.Prior | None = None
+) -> Posterior:
     """Return the posterior of a fitted problem from its multi-start.
 
     Basins weigh by their likelihood with the scale profiled out, SSE^(-n/2), times the volume of their Gaussian.
+    The prior is dropped where the runs contradict it, unless one is `given`.
     """
     found = multistart.fit_point(problem, starts).minima
     assert found is not None, "a multi-start keeps its minima"
     order = np.argsort(found.value, kind="stable")
     fitted = problem.expanded(found.theta[order][np.isfinite(found.value[order])])
-    given = priors.prior(problem, fitted[0])
+    given = given or priors.met(problem, fitted[0])
     thetas = _distinct(problem, np.stack([priors.most_likely(problem, t, given) for t in _distinct(problem, fitted)]))
     count, width = problem.y.size, len(thetas[0])
     sums = np.array([float(((problem.form.log_value(t[None], problem.x)[0] - problem.y) ** 2).sum()) for t in thetas])
-    misfit = max(FLOOR, priors.misfit(float(sums.min()), count, width))
+    least = float(sums.min())
+    misfit = max(FLOOR, priors.misfit(least, count, width))
+    if given.dropped:  # nothing but the runs holds the constants: all of their scatter counts
+        noise = max(noise, float(np.sqrt(least / max(count - width, 1))))
     logs = []
     for theta, total in zip(thetas, sums, strict=True):
         slope = problem.form.jacobian(theta[None], problem.x)[0]
@@ -113,7 +121,7 @@ def posterior(problem: fit_problem.Problem, starts: int = 16, noise: float = SEE
     keep = [int(i) for i in np.argsort(-weights, kind="stable") if weights[i] > 1e-4 * weights.sum()]
     total = float(weights[keep].sum())
     basins = tuple(Basin(thetas[i], float(weights[i]) / total) for i in keep)
-    return Posterior(problem.form, problem.centres, problem.x, basins, noise, misfit, given.root)
+    return Posterior(problem.form, problem.centres, problem.x, basins, noise, misfit, given.root, given)
 
 
 def _distinct(problem: fit_problem.Problem, thetas: Array | list[Array]) -> list[Array]:

@@ -2,17 +2,22 @@
 
 From few small runs a law of five constants is fitted almost anywhere; the exponents that were ever published lie close
 together. So forecasts for the choice of runs are maxima of the posterior. Point fits and their intervals use no prior.
+Runs may contradict the prior, which is then dropped: `met`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.estimation import fit_problem
 from analysis.estimation.optimizer import Array
+from analysis.inference import distributions
+from analysis.text import numbers
+from analysis.values.blocks import Check
+from analysis.values.findings import finding
 
 WIDE = 3.0
 """Standard deviation of a constant (of its log, where it is positive) of which nothing is known."""
@@ -31,15 +36,29 @@ FLOOR_SHARE = (0.65, 0.3)
 """E as a share of the lowest loss seen, and the standard deviation of its log."""
 GUESS, WEIGHT = 0.01, 3.0
 """The error of a law in ln loss before runs show it, and for how many runs that guess counts."""
+HOLDS = 0.02
+"""A law that misses runs by more than this in ln loss does not hold over them: its constants contradict no prior."""
+RARE = 0.05
+"""Runs as far from the prior as fewer than this share of its own studies contradict it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """A Gaussian on theta (p,): its mean, and `root` (p, p) with root root' its covariance; `told` if it says much."""
+    """A Gaussian on theta (p,): its mean, and `root` (p, p) with root root' its covariance; `told` if it says much.
+
+    `chance` is the share of studies of published laws that lie as far from these as the runs; a prior that the runs
+    contradict is `dropped`.
+    """
 
     middle: Array
     root: Array
     told: bool
+    chance: float = 1.0
+
+    @property
+    def dropped(self) -> bool:
+        """Whether published laws were left out of it because the runs contradict them."""
+        return self.chance < RARE
 
     @property
     def precision(self) -> Array:
@@ -56,7 +75,7 @@ def prior(problem: fit_problem.Problem, around: Array) -> Prior:
     """Return the prior of a problem; of constants about which nothing is known it is wide, around the fitted ones."""
     form = problem.form
     if form.name not in FORMS_TOLD:
-        return Prior(around, WIDE * np.eye(len(around)), False)
+        return _nothing(around)
     matrix, offset = form.link(problem.centres)
     middle, spread = matrix @ around + offset, np.full(len(around), WIDE)
     for i, name in enumerate(form.names):
@@ -66,6 +85,35 @@ def prior(problem: fit_problem.Problem, around: Array) -> Prior:
             middle[i], spread[i] = float(problem.y.min()) + np.log(FLOOR_SHARE[0]), FLOOR_SHARE[1]
     inverse = np.linalg.inv(matrix)
     return Prior(inverse @ (middle - offset), inverse * spread[None, :], True)
+
+
+def _nothing(around: Array) -> Prior:
+    """Return the prior of constants about which nothing is known."""
+    return Prior(around, WIDE * np.eye(len(around)), False)
+
+
+def met(problem: fit_problem.Problem, around: Array) -> Prior:
+    """Return the prior of a problem, or one that says nothing where the runs contradict it.
+
+    In squares of its error, the law of the highest posterior misses runs and prior by chi squared more than the best
+    fit misses the runs, with one degree of freedom a constant that is known, where the prior is true: a check of the
+    best fit against what the prior predicts of it (Evans & Moshonov 2006, Bayesian Analysis 1, 893). As they ask, the
+    law itself is checked first: of one that does not hold over the runs, constants far from the prior say nothing of
+    it.
+    """
+    given = prior(problem, around)
+    if not given.told or problem.constraint.matrix is not None:
+        return given
+    best = most_likely(problem, around, replace(_nothing(around), told=True))
+    total = _squares(problem, best)
+    scale = misfit(total, problem.y.size, len(best))
+    if scale > HOLDS:
+        return given
+    theta = _maximum(problem, best, given, scale)
+    apart = (_squares(problem, theta) - total) / scale**2 + 2.0 * given.penalty(theta)
+    known = sum(name in KNOWN or name == "E" for name in problem.form.names)
+    chance = distributions.chi2_tail(max(apart, 0.0), known)
+    return replace(given if chance >= RARE else _nothing(around), chance=chance)
 
 
 def words(form: str, lowest: float) -> str:
@@ -81,32 +129,60 @@ def words(form: str, lowest: float) -> str:
     return ", ".join(said)
 
 
+def findings(given: Prior, constants: Mapping[str, float]) -> tuple[Check, ...]:
+    """Return a finding where runs, whose best law has these constants, contradict the prior; () where they do not."""
+    if not given.dropped:
+        return ()
+    each = ", ".join(
+        f"{name} {numbers.number(constants[name], 2)} (published {KNOWN[name][0]:g} +- {KNOWN[name][1]:g})"
+        for name in constants
+        if name in KNOWN and not name.startswith("R_")
+    )
+    share = numbers.percent(given.chance) if given.chance >= 1e-4 else "less than 0.01 %"
+    text = (
+        f"the runs contradict published laws: {each}; of studies that follow such laws, {share} lie as far off. The "
+        "forecast takes no prior from them"
+    )
+    advice = (
+        "check that losses, sizes and tokens are counted as usual; where they are, such runs are of another kind than "
+        "the published ones"
+    )
+    return (finding("prior_conflict", text, advice),)
+
+
 def misfit(total: float, count: int, width: int) -> float:
     """Return the law's error in ln loss from a sum of squared residuals, with the guess for a few runs' worth."""
     return float(np.sqrt((total + WEIGHT * GUESS**2) / (max(count - width, 0) + WEIGHT)))
 
 
+def _squares(problem: fit_problem.Problem, theta: Array) -> float:
+    """Return the sum of squared residuals of ln loss."""
+    return float(((problem.form.log_value(theta[None], problem.x)[0] - problem.y) ** 2).sum())
+
+
 def most_likely(problem: fit_problem.Problem, theta: Array, given: Prior) -> Array:
     """Return the theta (p,) of the highest posterior near `theta`; the error of the law is estimated with it."""
-    from scipy.optimize import least_squares
-
     if not given.told or problem.constraint.matrix is not None:
         return theta
-    inner = np.linalg.inv(given.root)
-    form, count = problem.form, problem.y.size
-    scale = misfit(float(((form.log_value(theta[None], problem.x)[0] - problem.y) ** 2).sum()), count, len(theta))
-    at = theta
+    at, count = theta, problem.y.size
     for _ in range(3):
+        at = _maximum(problem, at, given, misfit(_squares(problem, at), count, len(theta)))
+    return at
 
-        def residuals(z: Array, scale: float = scale) -> Array:
-            with np.errstate(all="ignore"):
-                gap = (form.log_value(z[None], problem.x)[0] - problem.y) / scale
-            return np.concatenate((np.clip(np.nan_to_num(gap, nan=1e3), -1e3, 1e3), inner @ (z - given.middle)))
 
-        def slopes(z: Array, scale: float = scale) -> Array:
-            with np.errstate(all="ignore"):
-                return np.concatenate((np.nan_to_num(form.jacobian(z[None], problem.x)[0]) / scale, inner))
+def _maximum(problem: fit_problem.Problem, theta: Array, given: Prior, scale: float) -> Array:
+    """Return the theta (p,) of the highest posterior near `theta` for errors of ln loss of this standard deviation."""
+    from scipy.optimize import least_squares
 
-        at = least_squares(residuals, at, jac=slopes, max_nfev=60).x
-        scale = misfit(float(((form.log_value(at[None], problem.x)[0] - problem.y) ** 2).sum()), count, len(theta))
-    return np.asarray(at)
+    inner, form = np.linalg.inv(given.root), problem.form
+
+    def residuals(z: Array) -> Array:
+        with np.errstate(all="ignore"):
+            gap = (form.log_value(z[None], problem.x)[0] - problem.y) / scale
+        return np.concatenate((np.clip(np.nan_to_num(gap, nan=1e3), -1e3, 1e3), inner @ (z - given.middle)))
+
+    def slopes(z: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.concatenate((np.nan_to_num(form.jacobian(z[None], problem.x)[0]) / scale, inner))
+
+    return np.asarray(least_squares(residuals, theta, jac=slopes, max_nfev=60).x)

@@ -106,6 +106,7 @@ FINDINGS: Mapping[str, Finding] = {
     "backtest_error": Finding("held-out losses are missed by more than 3 %"),
     "backtest_bias": Finding("all held-out losses are missed in the same direction"),
     "interval_short": Finding("a held-out loss lies outside the forecast's interval"),
+    "prior_conflict": Finding("the runs contradict the published laws that `analysis.next` takes as its prior"),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, stats
 
 from analysis.estimation import fit_problem, multistart, objectives
 from analysis.laws.registry import FORMS
@@ -145,6 +145,70 @@ def test_starts_at_which_the_law_has_no_number_still_lead_somewhere() -> None:
     wild = np.array([800.0, 0.0, 0.0, 400.0, -400.0])
     found = priors.most_likely(p, wild, given)
     assert np.isfinite(found).all()
+
+
+STEEP = (1.18, 293.0, 2300.0, 0.655, 0.635)
+"""Exponents far beyond all that were published."""
+
+
+def of_law(law: tuple[float, ...], noise: float, seed: int = 3) -> fit_problem.Problem:
+    table = studies.isoflop(seed, noise=noise, law=law)
+    columns = [table[name].to_numpy(dtype=float) for name in ("params", "tokens")]
+    return fit_problem.problem(SURFACE, columns, table["loss"].to_numpy(), objectives.Huber())
+
+
+def test_runs_that_contradict_published_laws_drop_their_prior() -> None:
+    p = of_law(STEEP, 0.004)
+    theta = multistart.fit_point(p).theta
+    found = priors.met(p, theta)
+    assert found.dropped
+    assert not found.told
+    assert found.chance < 0.01
+    assert found.middle is theta
+    np.testing.assert_array_equal(found.root, 3.0 * np.eye(5))
+    constants = dict(zip(SURFACE.names, STEEP, strict=True))
+    (said,) = priors.findings(found, constants)
+    assert (said.code, said.level) == ("prior_conflict", "warning")
+    assert "alpha 0.66 (published 0.34 +- 0.06), beta 0.64 (published 0.32 +- 0.06); of studies" in said.message
+    tiny = priors.findings(priors.Prior(theta, found.root, False, 9e-5), {"R_D": 2.0, "eta": 0.5, "E": 1.0})[0].message
+    assert "laws: eta 0.50 (published 0.165 +- 0.03); of studies that follow such laws, less than 0.01 % lie" in tiny
+
+
+@pytest.mark.parametrize(("law", "noise"), [(studies.LAW, 0.004), (studies.LAW, 0.01), (STEEP, 0.2)])
+def test_a_prior_stays_where_the_runs_follow_it_and_where_no_law_holds_over_them(
+    law: tuple[float, ...], noise: float
+) -> None:
+    p = of_law(law, noise)
+    theta = multistart.fit_point(p).theta
+    found, plain = priors.met(p, theta), priors.prior(p, theta)
+    assert found.told
+    assert not found.dropped
+    np.testing.assert_array_equal(found.root, plain.root)
+    np.testing.assert_array_equal(found.middle, plain.middle)
+    assert priors.findings(found, {}) == ()
+
+
+def test_how_rare_runs_are_is_chi_squared_in_the_constants_that_are_known() -> None:
+    """In a linear model it is the Mahalanobis distance of estimate and prior, whose covariances add up."""
+    p = of_law((1.9, 60.0, 110.0, 0.40, 0.36), 0.002)
+    best = priors.most_likely(p, multistart.fit_point(p).theta, priors.Prior(np.zeros(5), 1e3 * np.eye(5), True))
+    found, given = priors.met(p, best), priors.prior(p, best)
+    scale = priors.misfit(float(((SURFACE.log_value(best[None], p.x)[0] - p.y) ** 2).sum()), 20, 5)
+    slope = SURFACE.jacobian(best[None], p.x)[0]
+    of_runs = np.linalg.inv(slope.T @ slope / scale**2)
+    gap = best - given.middle
+    apart = gap @ np.linalg.solve(of_runs + given.root @ given.root.T, gap)
+    assert found.chance == pytest.approx(stats.chi2.sf(apart, 3), rel=0.1)
+    assert 0.05 < found.chance < 0.9
+
+
+def test_of_other_laws_and_held_constants_no_conflict_is_looked_for() -> None:
+    p = problem("kaplan")
+    assert priors.met(p, np.arange(4.0)).chance == 1.0
+    held = problem(fix={"E": 1.9})
+    theta = multistart.fit_point(held).theta
+    assert priors.met(held, theta).told
+    assert priors.met(held, theta).chance == 1.0
 
 
 def test_the_prior_in_words() -> None:

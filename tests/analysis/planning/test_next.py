@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import analysis as sa
 from analysis.estimation import fit_problem
 from analysis.estimation.objectives import Squared
 from analysis.inputs.rows import from_csv
@@ -182,3 +183,23 @@ def test_candidates_stay_within_the_ratios_asked_for() -> None:
     assert found.target_ratio == wide.target_ratio
     ratio = table["tokens"] / table["params"]
     assert found.done_ratios == pytest.approx((ratio.min(), ratio.max()))
+
+
+def test_runs_that_contradict_published_laws_are_forecast_without_them() -> None:
+    """Their prior would draw the forecast below what every interval of the runs allows."""
+    law = (1.18, 293.0, 2300.0, 0.655, 0.635)
+    budgets, ratios = (5.2e11, 1.1e12, 2e12, 5.6e12), (5.0, 10.0, 22.0, 46.0, 97.0)
+    runs = sa.load(studies.isoflop(1, noise=0.004, law=law, budgets=budgets, ratios=ratios))
+    found = upcoming.next_runs(runs, target=5.6e13, count=1)
+    size = np.geomspace(1e4, 1e8, 20_000)
+    truth = float(studies.loss(law, size, 5.6e13 / 6 / size).min())
+    low, high = found.between(found.sd_now)
+    assert low < truth < high
+    assert low < found.loss < high
+    assert found.without is not None
+    assert high - low > 0.5 * (found.without[1] - found.without[0])
+    assert [check.code for check in found.checks] == ["prior_conflict"]
+    said = text_(found)
+    assert said.startswith("warning  prior_conflict: the runs contradict published laws: alpha 0.")
+    assert "\nprior " not in said
+    assert "\nresampled " in said
