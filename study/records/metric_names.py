@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 LOSS, VALIDATION_LOSS = "train/loss", "validation/loss"
 TOKENS, FLOPS = "tokens", "flops"
@@ -28,6 +29,7 @@ _HEALTH = frozenset({"grad_norm", "skipped_steps", "overflows"})
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
+@lru_cache(maxsize=4096)  # every record has the same few
 def metric_name(kind: str, name: str) -> str:
     """Return the name of a metric of a record of this kind: `train/loss`, `time/forward`, `health/grad_norm`."""
     return _FORBIDDEN.sub("_", _group(kind, name))

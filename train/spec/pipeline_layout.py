@@ -91,17 +91,21 @@ def layers_of(config: RunConfig) -> tuple[int, ...]:
 
 def share_of(config: RunConfig, pp: int, rank: int) -> tuple[int, bool, bool]:
     """Return what one of `pp` ranks has of the layers: how many, and whether the first and the last are among them."""
-    parallel = replace(config.parallel, pp=pp)
-    sizes, stages = layers_of(replace(config, parallel=parallel)), stages_of(parallel, rank)
+    config = _of_ranks(config, pp)
+    sizes, stages = layers_of(config), stages_of(config.parallel, rank)
     return sum(sizes[stage] for stage in stages), 0 in stages, len(sizes) - 1 in stages
 
 
 def blocks_of(config: RunConfig, pp: int, rank: int) -> tuple[int, ...]:
     """Return the numbers of the blocks, in the model's order, that one of `pp` ranks has."""
-    parallel = replace(config.parallel, pp=pp)
-    sizes = layers_of(replace(config, parallel=parallel))
-    starts = (0, *accumulate(sizes))
-    return tuple(n for stage in stages_of(parallel, rank) for n in range(starts[stage], starts[stage] + sizes[stage]))
+    config = _of_ranks(config, pp)
+    sizes = layers_of(config)
+    starts, stages = (0, *accumulate(sizes)), stages_of(config.parallel, rank)
+    return tuple(n for stage in stages for n in range(starts[stage], starts[stage] + sizes[stage]))
+
+
+def _of_ranks(config: RunConfig, pp: int) -> RunConfig:
+    return config if config.parallel.pp == pp else replace(config, parallel=replace(config.parallel, pp=pp))
 
 
 def micro_batches(parallel: ParallelConfig, wanted: int) -> int:
