@@ -19,8 +19,10 @@ from study.records.point import point
 from study.records.points import append_points
 from study.storage.layout import StudyFolder
 from tests.environment import python_path
+from tests.slurm.lab import IMPORTED as SWEEP
 from tests.slurm.lab import write_text
-from tests.study.support.studies import FAILS, run_to_end, seeded, states
+from tests.study.support.studies import FAILS, LIMIT_SECONDS, run_to_end, seeded, states
+from tests.warm import warm
 from tests.warm_trainer import trainer
 from train.spec.config import ParallelConfig, RunConfig, RuntimeConfig
 
@@ -123,12 +125,11 @@ def test_every_preset_trains_the_same_run(tmp_path: Path) -> None:
     losses = {}
     for preset, ranks in (("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp_tp", 2), ("fsdp_tp_pp", 4)):
         cluster = [f"cluster.tasks_per_node={ranks}"] if preset in ("ddp", "fsdp") else []
-        command = [sys.executable, "-m", "study.sweep", f"parallel={preset}", f"study.name={preset}", *cluster]
+        words = [f"parallel={preset}", f"study.name={preset}", *cluster, *settings]
         environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "STUDY_TRAINER": trainer()}
-        done = subprocess.run(
-            [*command, *settings], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        sweep = warm(*SWEEP).start("study.sweep", *words, cwd=tmp_path, env=environment)
+        said, trouble = sweep.communicate(timeout=LIMIT_SECONDS)
+        assert sweep.returncode == 0, said + trouble
         (outcome,) = (tmp_path / "runs" / preset).glob("*/outcome.json")
         told = json.loads(outcome.read_text())
         assert told["world_size"] == ranks
