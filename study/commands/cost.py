@@ -30,8 +30,9 @@ def run(options: argparse.Namespace) -> int:
     observer = Observer(folder)
     observer.refresh()
     points, statuses = observer.points, observer.statuses()
-    costs = cost.measure(folder, points, statuses)
-    balances = budget.balances(folder, budget.section(folder), (), (points, statuses))
+    known = observer.known
+    costs = cost.measure(folder, points, statuses, known=known)
+    balances = budget.balances(folder, budget.section(folder), (), (points, statuses), known=known)
     if options.json:
         rows = [dataclasses.asdict(one) for one in costs]
         budgets = [{**dataclasses.asdict(one), "left": one.left} for one in balances]

@@ -42,22 +42,24 @@ def lives(dependency: str, alive: Mapping[str, int]) -> bool:
     return alive.get(dependency.partition(":")[2].partition("_")[0], 0) > 0
 
 
-def relations(folder: StudyFolder) -> tuple[dict[str, str], dict[str, str]]:
+def relations(folder: StudyFolder, known: Ledger) -> tuple[dict[str, str], dict[str, str]]:
     """Return what points have to wait for whose parent has not completed: its job, or, where it has none, why."""
     if not folder.points.exists() or b'"parent":"' not in folder.points.read_bytes():
         return {}, {}
-    points, known = load_points(folder), ledger.read(folder)
+    points = load_points(folder)
     ended_well = {key for key in lineage.parents(points.values()) if completed(folder, key)}
     waiting = lineage.waiting(points, ended_well)
     over = {parent for parent in set(waiting.values()) if has_ended(folder, parent, known)}
     return job_dependencies(waiting, known, over)
 
 
-def take_back(folder: StudyFolder, services: Services) -> None:
-    """Let points wait again whose jobs never began them: SLURM gave the job up, or it ended before their turn."""
-    known = ledger.read(folder)
+def take_back(folder: StudyFolder, services: Services, known: Ledger) -> bool:
+    """Let points wait again whose jobs never began them: SLURM gave the job up, or it ended before their turn.
+
+    Returns whether there were any.
+    """
     if not (known.has_dependencies or known.takes_turns):
-        return
+        return False
     observer = Observer(folder, lambda batches: query(batches, services.runner))
     observer.refresh()
     stranded: dict[str, list[str]] = {}
@@ -65,6 +67,7 @@ def take_back(folder: StudyFolder, services: Services) -> None:
         if status.why in STRANDED:
             stranded.setdefault(known.current[status.key], []).append(status.key)
     ledger.extend(folder, [queued_again(folder, known.batches[name], keys) for name, keys in stranded.items()])
+    return bool(stranded)
 
 
 def queued_again(folder: StudyFolder, batch: Batch, keys: Sequence[str], why: str = "") -> dict[str, Any]:

@@ -125,33 +125,32 @@ def dispatch(folder: StudyFolder, services: Services, *, sparing: bool = False) 
     For the holder of the submit lock. Nothing goes out that the study's budget does not cover to its time limit.
     Raises ValueError (a SubmitError) where the scheduler refuses for good, or nobody knows whether it accepted.
     """
-    dependencies.take_back(folder, services)
-    out = 0
+    known, out = ledger.read(folder), 0
+    if dependencies.take_back(folder, services, known):
+        known = ledger.read(folder)
     while True:
-        after, held = dependencies.relations(folder)
-        waits = {asked.executor for asked in ledger.read(folder).waiting.values()}
-        there = (services.executor(name) for name in sorted(waits))
-        sent = sum(_submit_what_fits(folder, services, one, held, after, sparing=sparing) for one in there)
+        after, held = dependencies.relations(folder, known)
+        there = (services.executor(name) for name in sorted({asked.executor for asked in known.waiting.values()}))
+        sent = sum(_submit_what_fits(folder, services, known, one, held, after=after, sparing=sparing) for one in there)
         out += sent
         if not sent or not held:
             return out
+        known = ledger.read(folder)
 
 
 def _submit_what_fits(
     folder: StudyFolder,
     services: Services,
+    known: Ledger,
     executor: Executor,
     held: Mapping[str, str],
-    after: Mapping[str, str],
     *,
+    after: Mapping[str, str],
     sparing: bool,
 ) -> int:
     """Submit what waits for an executor, may go out and fits; return how many points went out."""
-    state = ledger.read(folder)
-    waiting = {key: asked for key, asked in state.waiting.items() if asked.executor == executor.name}
-    if not waiting:
-        return 0
-    state = replace(state, waiting=waiting)
+    waiting = {key: asked for key, asked in known.waiting.items() if asked.executor == executor.name}
+    state = replace(known, waiting=waiting)
     if full := _disk_was_full(folder, state):
         return _all_wait(folder, services, full, state, sparing)
     seen = executor.limits(folder.limits, services.clock())

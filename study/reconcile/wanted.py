@@ -102,7 +102,7 @@ def _queue(
     sized = sizing.job_specs(folder, [points[key] for key in ordered], cluster, site)
     wanted = [(one.shape, len(one.keys)) for one in sized]
     others = [known[key] for key in sorted(known.keys() - set(ordered))]
-    budget.check(folder, wanted, others, (points, seen.statuses), services.runner)
+    budget.check(folder, wanted, others, (points, seen.statuses), services.runner, known=seen.known)
     for one in sized:
         resources = one.shape.record()
         new = [key for key in one.keys if key not in known or known[key].resources != resources]

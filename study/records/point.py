@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, cached_property
@@ -142,6 +142,15 @@ def _parsed(section: str) -> Mapping[str, Any]:
     """Return a section by its JSON. Kept: thousands of points have few sections that differ."""
     found: dict[str, Any] = json.loads(section)
     return found
+
+
+def one_of_each(points: Iterable[Point], *sections: str) -> list[Point]:
+    """Return one point for each way in which these sections of their configs are written, without reading them."""
+    found: dict[object, Point] = {}
+    for one in points:
+        written = tuple(one._section(name) for name in sections)
+        found.setdefault(one.key if None in written else written, one)
+    return list(found.values())
 
 
 KEY = re.compile(r"[0-9A-Za-z_-]{1,64}")

@@ -78,17 +78,19 @@ def balances(
     asked: Sequence[tuple[JobSpec, int]],
     seen: tuple[Mapping[str, Point], Sequence[PointStatus]],
     runner: Runner | None = None,
+    *,
+    known: ledger.Ledger | None = None,
 ) -> list[Balance]:
     """Return each budget that the study has, with what `asked` (shape, jobs) adds; asks for costs only if there is one.
 
-    seen: the study's points and what is known of them.
+    seen: the study's points and what is known of them. known: the ledger, for a caller who has read it.
     """
     wanted = {unit: limit for unit, name in KEYS.items() if (limit := getattr(limits, name)) is not None}
     for unit, limit in wanted.items():
         check_value(f"study.{KEYS[unit]}", limit)
     if not wanted:
         return []
-    costs = {one.unit: one for one in cost.measure(folder, *seen, runner)}
+    costs = {one.unit: one for one in cost.measure(folder, *seen, runner, known=known)}
     found = []
     for unit, limit in wanted.items():
         so_far = costs.get(unit, cost.Cost(unit))
@@ -105,16 +107,18 @@ def check(
     waiting: Iterable[ledger.Waiting],
     seen: tuple[Mapping[str, Point], Sequence[PointStatus]],
     runner: Runner | None = None,
+    *,
+    known: ledger.Ledger | None = None,
 ) -> None:
     """Raise ValueError where points (shape, how many) are over the study's budget with all that is out already.
 
-    waiting: what else waits in the ledger and is to go out as well. seen: as in :func:`balances`.
+    waiting: what else waits in the ledger and is to go out as well. seen, known: as in :func:`balances`.
     """
     limits = section(folder)
     if limits.gpu_hours is None and limits.core_hours is None:
         return
     asked = [(shape, shape.jobs(points)) for shape, points in [*wanted, *_counted(waiting)]]
-    for balance in balances(folder, limits, asked, seen, runner):
+    for balance in balances(folder, limits, asked, seen, runner, known=known):
         if not balance.fits:
             raise ValueError(balance.refusal())
 
@@ -142,13 +146,10 @@ def remaining_budget(folder: StudyFolder, runner: Runner | None = None) -> Remai
     limits = section(folder)
     if limits.gpu_hours is None and limits.core_hours is None:
         return None
-    return RemainingBudget(balances(folder, limits, (), _seen(folder, runner), runner))
-
-
-def _seen(folder: StudyFolder, runner: Runner | None) -> tuple[Mapping[str, Point], Sequence[PointStatus]]:
     observer = Observer(folder, lambda batches: query(batches, runner))
     observer.refresh()
-    return observer.points, observer.statuses()
+    seen = observer.points, observer.statuses()
+    return RemainingBudget(balances(folder, limits, (), seen, runner, known=observer.known))
 
 
 def _counted(waiting: Iterable[ledger.Waiting]) -> list[tuple[JobSpec, int]]:

@@ -108,10 +108,18 @@ class Attempted:
 
 
 def measure(
-    folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[PointStatus], runner: Runner | None = None
+    folder: StudyFolder,
+    points: Mapping[str, Point],
+    statuses: Sequence[PointStatus],
+    runner: Runner | None = None,
+    *,
+    known: ledger.Ledger | None = None,
 ) -> list[Cost]:
-    """Return the cost in each unit that the study's jobs have, from accounting and the attempts' files."""
-    known = ledger.read(folder)
+    """Return the cost in each unit that the study's jobs have, from accounting and the attempts' files.
+
+    known: the ledger, for a caller who has read it.
+    """
+    known = known or ledger.read(folder)
     made = attempts(folder, list(points), time.time())
     charged, problems = accounted(known, runner)
     alive = _alive(known, statuses)

@@ -25,6 +25,7 @@ from study.reconcile.step import step
 from study.reconcile.triggers import LocalEnds, Look
 from study.records import lineage, outcomes
 from study.records.attempts import latest_attempt
+from study.records.point import one_of_each
 from study.records.settings import reference
 from study.status.observer import Observer
 from study.status.states import PointState, PointStatus
@@ -209,7 +210,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
         if control and not all(map(detached, observer.known.batches.values())):
             try:
                 stack.enter_context(locked(folder.controller, CONTROL_SECONDS))
-                count = slot_count(cluster, [point.config for point in points])
+                count = slot_count(cluster, (one.config for one in one_of_each(points, "runtime", "parallel")))
                 controller = LocalRunner(observer, LocalSlots(folder, count))
                 stack.callback(controller.slots.close)
             except TimeoutError:

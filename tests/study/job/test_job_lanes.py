@@ -235,11 +235,11 @@ def test_a_command_submits_again_what_a_dead_job_has_not_begun(tmp_path: Path, m
     study, keys = submitted(tmp_path, [1, 2, 3, 4])
     view = QueueView({"7_0": Job(JobState.NODE_FAILURE, "NODE_FAIL")})
     monkeypatch.setattr(dependencies, "query", lambda *_: view)
-    dependencies.take_back(study, Services())
+    assert dependencies.take_back(study, Services(), ledger.read(study))
     known = ledger.read(study)
     assert list(known.waiting) == [keys[3], keys[4]] and known.waiting[keys[3]].resources == TURNS
     assert not known.ends
-    dependencies.take_back(study, Services())
+    assert not dependencies.take_back(study, Services(), ledger.read(study))
     assert ledger.read(study) == known, "once"
 
 

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -378,3 +379,21 @@ def test_a_scheduler_that_answers_is_not_asked_more_than_needed(tmp_path: Path) 
 
     step(study, Services(runner=runner, report=lambda text: None), Submit(list(keys.values()), CLUSTER))
     assert asked == ["squeue", "sacct"], "one of each for thirty arrays"
+
+
+@pytest.mark.parametrize(("limits", "most"), [("", 4), ("study: {core_hours: 100}\n", 5)])
+def test_each_stage_of_a_submission_reads_the_ledger_once(
+    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch, limits: str, most: int
+) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    study.study.write_text(f"{limits}cluster: {{executor: slurm}}\n")
+    read, events = list[Path](), ledger.read_events
+
+    def noted(path: Path) -> list[dict[str, Any]]:
+        read.append(path)
+        return events(path)
+
+    monkeypatch.setattr(ledger, "read_events", noted)
+    submit(study, keys)
+    assert len(read) <= most, "what was looked up, seen, submitted and cancelled meanwhile; and what the budget bears"
+    assert {batch.job_id for batch in ledger.read(study).batches.values()} == {"1"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from study.records.frozen_config import canonical, key_of
-from study.records.point import Point, has_branches, line_of, point, stored
+from study.records.point import Point, has_branches, line_of, one_of_each, point, stored
 from study.records.points import append_points
 from study.storage.layout import StudyFolder
 from train.spec import counts
@@ -126,3 +126,14 @@ def test_a_point_frozen_by_other_code_says_so(asked: str) -> None:
         ValueError, match=r"frozen by other code \(unknown key 'model.norm': .*: use the code that made it"
     ):
         getattr(later, asked)
+
+
+def test_points_that_say_the_same_in_some_sections_are_told_without_a_config() -> None:
+    configs = [resolved(seed=seed) for seed in range(3)]
+    configs += [resolved(seed=3, runtime=RuntimeConfig(threads=7)), resolved(seed=4, parallel=ParallelConfig(tp=2))]
+    points = [stored(line_of(point(config))) for config in configs]
+    found = one_of_each(points, "runtime", "parallel")
+    assert [one.key for one in found] == [points[index].key for index in (0, 3, 4)]
+    assert not any("config" in vars(one) for one in points)
+    odd = [stored(line_of(point(config)).replace('"runtime":{', '"runtime": {')) for config in configs[:2]]
+    assert [one.key for one in one_of_each(odd, "runtime")] == [one.key for one in odd], "not as we write it"
