@@ -91,8 +91,9 @@ def evaluate(
         log_value, pull = p.form.log_value_and_pull(held.expand(z), p.x)
         total, psi = _summed(p, log_value, p.y if y is None else y, weights)
         gradient = held.pull(pull(psi))
-    bad = ~(np.isfinite(total) & np.isfinite(gradient).all(axis=1))
-    if bad.any():
+    finite = np.isfinite(gradient)
+    if not (finite.all() and np.isfinite(total).all()):
+        bad = ~(np.isfinite(total) & finite.all(axis=1))
         total[bad], gradient[bad] = np.inf, 0.0
     return total, gradient
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Rows = Index | slice
 Evaluate = Callable[[Array], tuple[Array, Array]]
 Restrict = Callable[[Index], Evaluate]
 
@@ -21,6 +22,9 @@ ROUNDS = 500
 LONGEST = 2.0
 TRIALS = 40
 RESETS = 2
+WHOLE = slice(None)
+"""All rows, which are read where they lie; rows by number are copied. Sums are the same where each row is in one piece:
+the state's arrays are."""
 ROUNDING = 1e-12
 """Two values, each a sum over residuals, may be equal but for rounding where they differ by no more than this share."""
 
@@ -53,6 +57,10 @@ class _State:
     trials: Index
     resets: Index
 
+    def numbers(self, rows: Rows) -> Index:
+        """Return the places of rows among those in progress."""
+        return np.arange(len(self.index))[rows]
+
     def keep(self, mask: Mask) -> None:
         """Go on with the rows of `mask` only."""
         for f in fields(self):
@@ -71,21 +79,22 @@ def minimise(restrict: Restrict, start: Array, metric: Array, tolerance: Array, 
     value, gradient = evaluate(start)
     zeros = np.zeros(count)
     state = _State(
-        index, start.copy(), value, gradient, np.broadcast_to(metric, (count, width, width)).copy(),
+        index, start.copy(), value, np.ascontiguousarray(gradient),
+        np.broadcast_to(metric, (count, width, width)).copy(),
         np.zeros_like(start), zeros.copy(), zeros.copy(), zeros.copy(), zeros.copy(), np.zeros(count, dtype=np.int64),
         np.zeros(count, dtype=np.int64),
     )  # fmt: skip
     done = Minimum(np.empty_like(start), np.empty(count), np.empty(count), np.empty((count, width, width)), 0)
-    _turn(state, index)
+    _turn(state, WHOLE)
     used = 0
     while len(state.index):
-        finished = _finished(state, tolerance[state.index]) if used < rounds else np.ones(len(state.index), bool)
+        finished = _finished(state, tolerance) if used < rounds else np.ones(len(state.index), bool)
         if finished.any():
             _store(done, state, finished)
             state.keep(~finished)
             if not len(state.index):
                 break
-            evaluate = restrict(state.index)
+            tolerance, evaluate = tolerance[~finished], restrict(state.index)
         _advance(state, evaluate)
         used += 1
     return Minimum(done.theta, done.value, done.gradient, done.metric, used)
@@ -104,14 +113,15 @@ def resumed(restrict: Restrict, found: Minimum, tolerance: Array, *, rounds: int
     return Minimum(theta, value, gradient, metric, found.rounds + more.rounds)
 
 
-def _turn(state: _State, rows: Index) -> None:
+def _turn(state: _State, rows: Rows) -> None:
     """Begin a line search in these rows."""
-    direction = -np.einsum("rij,rj->ri", state.metric[rows], state.gradient[rows])
-    direction[state.gradient[rows] == 0.0] = 0.0
+    gradient = state.gradient[rows]
+    direction = -np.einsum("rij,rj->ri", state.metric[rows], gradient)
+    direction[gradient == 0.0] = 0.0
     # No log-constant moves by more than e^2 in one step: far out the laws are flat and a start would be lost there.
     direction *= (LONGEST / np.abs(direction).max(axis=1, initial=LONGEST))[:, None]
     state.direction[rows] = direction
-    state.slope[rows] = np.einsum("ri,ri->r", direction, state.gradient[rows])
+    state.slope[rows] = np.einsum("ri,ri->r", direction, gradient)
     state.step[rows], state.low[rows], state.high[rows], state.trials[rows] = 1.0, 0.0, np.inf, 0
 
 
@@ -129,22 +139,30 @@ def _advance(state: _State, evaluate: Evaluate) -> None:
     state.low[too_steep] = state.step[too_steep]
     state.trials += 1
     accept = ~too_high & ~(too_steep & (state.trials <= 12))
+    if accept.all():
+        _taken(state, WHOLE, np.ascontiguousarray(trial), value, np.ascontiguousarray(gradient))
+        return
     middle = np.where(np.isfinite(state.high), 0.5 * (state.low + state.high), 2.0 * state.step)
     state.step = np.where(accept, state.step, middle)
-    rows = np.flatnonzero(accept)
+    rows = accept.nonzero()[0]
     if len(rows):
-        _update(state, rows, trial[rows] - state.theta[rows], gradient[rows] - state.gradient[rows])
-        state.theta[rows], state.value[rows], state.gradient[rows] = trial[rows], value[rows], gradient[rows]
-        _turn(state, rows)
+        _taken(state, rows, trial[rows], value[rows], gradient[rows])
 
 
-def _update(state: _State, rows: Index, s: Array, y: Array) -> None:
+def _taken(state: _State, rows: Rows, theta: Array, value: Array, gradient: Array) -> None:
+    """Go to these points in these rows, and turn."""
+    _update(state, rows, theta - state.theta[rows], gradient - state.gradient[rows])
+    state.theta[rows], state.value[rows], state.gradient[rows] = theta, value, gradient
+    _turn(state, rows)
+
+
+def _update(state: _State, rows: Rows, s: Array, y: Array) -> None:
     """Update the inverse Hessians where the step met positive curvature."""
     curvature = np.einsum("ri,ri->r", s, y)
     with np.errstate(over="ignore"):
         good = curvature > 1e-14 * np.sqrt((s * s).sum(axis=1)) * np.sqrt((y * y).sum(axis=1))
     if not good.all():
-        rows, s, y, curvature = rows[good], s[good], y[good], curvature[good]
+        rows, s, y, curvature = state.numbers(rows)[good], s[good], y[good], curvature[good]
     metric = state.metric[rows]
     my = np.einsum("rij,rj->ri", metric, y)
     factor = (1.0 + np.einsum("ri,ri->r", y, my) / curvature) / curvature
@@ -162,6 +180,8 @@ def _finished(state: _State, tolerance: Array) -> Mask:
     rounding = (-state.slope <= 2e-15 * np.abs(state.value)) & (steepest <= 1e3 * tolerance)
     small = (steepest <= tolerance) | rounding
     stuck = ~small & ((state.trials > TRIALS) | (state.slope >= 0.0))
+    if not stuck.any():
+        return np.asarray(small)
     again = np.flatnonzero(stuck & (state.resets < RESETS))
     if len(again):
         norm = np.abs(state.gradient[again]).max(axis=1)
