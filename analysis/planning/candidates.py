@@ -57,7 +57,7 @@ def family(frame: pd.DataFrame, kind: str, reach: float) -> tuple[Size, ...]:
     known = good[["width", "layers", "params"]].dropna().drop_duplicates().sort_values("params")
     if len(known) < 2:
         wanted = np.geomspace(low / 2, max(reach, 2 * low), 24)
-        offers = [next(iter(shapes.propose(float(n), kind)), None) for n in wanted]
+        offers = [next(shapes.offers(float(n), kind), None) for n in wanted]
         return tuple(
             Size(float(n), offer.width, offer.layers) if offer else Size(float(n))
             for n, offer in zip(wanted, offers, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 ASPECTS = (("deep", 64.0), ("balanced", 100.0), ("wide", 150.0))
@@ -39,19 +40,22 @@ def propose(params: float, kind: str = "total", vocabulary: int = 50_000) -> tup
     balanced 37 3968 31 7e+09
     wide 29 4480 35 6.99e+09
     """
+    return tuple(offers(params, kind, vocabulary))
+
+
+def offers(params: float, kind: str = "total", vocabulary: int = 50_000) -> Iterator[Shape]:
+    """Yield the models of `propose`; who takes the first only does not wait for the others."""
     if not math.isfinite(params) or params <= 0:
-        return ()
-    tables = {"matmul": 1, "total": 2}.get(kind, 0)
+        return
+    tables = {"matmul": 1, "total": 2}.get(kind, 0) * vocabulary
     found: list[Shape] = []
     for name, aspect in ASPECTS:
-        best = min(
-            (_shape(name, width, params, tables * vocabulary, aspect) for width in _widths(params)),
-            key=lambda pair: pair[0],
-        )[1]
+        width = min(_widths(params), key=lambda width: _off(width, params, tables, aspect))
+        best = _shape(name, width, params, tables)
         new = all((best.layers, best.width) != (other.layers, other.width) for other in found)
         if new and abs(best.params / params - 1) < 0.15:
             found.append(best)
-    return tuple(found)
+            yield best
 
 
 def _widths(params: float) -> range:
@@ -59,11 +63,21 @@ def _widths(params: float) -> range:
     return range(step, max(65536, step + 1), step) if params > 1e12 else range(step, 32768, step)
 
 
-def _shape(name: str, width: int, params: float, tables: int, aspect: float) -> tuple[float, Shape]:
-    """Return a shape of this width with the nearest size, and how far it is from what is wanted."""
+def _sized(width: int, params: float, tables: int) -> tuple[int, int]:
+    """Return the layers of this width whose size is nearest to `params`, and that size."""
     block = 4 * width * width + 3 * width * (-(-8 * width // 48) * 16)
     layers = max(1, round((params - tables * width) / block))
-    size = layers * block + tables * width
+    return layers, layers * block + tables * width
+
+
+def _off(width: int, params: float, tables: int, aspect: float) -> float:
+    """Return how far a shape of this width is from what is wanted."""
+    layers, size = _sized(width, params, tables)
+    return abs(math.log(size / params)) + 0.15 * abs(math.log(width / layers / aspect))
+
+
+def _shape(name: str, width: int, params: float, tables: int) -> Shape:
+    """Return the shape of this width with the nearest size."""
+    layers, size = _sized(width, params, tables)
     head = 128 if width >= 2048 and width % 128 == 0 else 64 if width % 64 == 0 else 16 if width % 16 == 0 else 8
-    off = abs(math.log(size / params)) + 0.15 * abs(math.log(width / layers / aspect))
-    return off, Shape(name, layers, width, max(1, width // head), min(head, width), size)
+    return Shape(name, layers, width, max(1, width // head), min(head, width), size)

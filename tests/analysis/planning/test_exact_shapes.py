@@ -43,6 +43,12 @@ def test_shapes_are_the_nearest_of_all(params: float, kind: str, tables: int, st
     assert all(one.heads * one.head_dim == one.width for one in found)
 
 
+def test_offers_are_made_one_by_one() -> None:
+    assert next(shapes.offers(7e9, "matmul", 257)) == shapes.propose(7e9, "matmul", 257)[0]
+    assert next(shapes.offers(7e9)) == next(shapes.offers(7e9, "total", 50_000)) == shapes.propose(7e9)[0]
+    assert next(shapes.offers(0.0), None) is None
+
+
 def test_without_a_vocabulary_fifty_thousand_tokens_are_counted() -> None:
     assert shapes.propose(7e9) == shapes.propose(7e9, "total", 50_000) != shapes.propose(7e9, "total", 60_000)
     one = shapes.propose(7e9)[0]
@@ -66,7 +72,7 @@ def test_a_size_is_offered_once_and_within_15_per_cent_only(params: float, count
      (2048, 16, 128), (2112, 33, 64), (2176, 17, 128), (2064, 129, 16), (2056, 257, 8)],
 )  # fmt: skip
 def test_heads_are_as_wide_as_divides_the_width(width: int, heads: int, head_dim: int) -> None:
-    _, shape = shapes._shape("deep", width, 1e9, 0, 64.0)
+    shape = shapes._shape("deep", width, 1e9, 0)
     assert (shape.heads, shape.head_dim, type(shape.heads)) == (heads, head_dim, int)
     assert shape.overrides == f"model.width={width} model.layers={shape.layers} model.head_dim={head_dim}"
 
