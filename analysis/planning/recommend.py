@@ -163,9 +163,12 @@ def compared(plan: Recommendation | None, sizes: Mapping[str, float]) -> Recomme
 
 
 def sizes(plan: Recommendation, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return N* at the recommendation's budget by approach: its own ones, then those of the table of approaches."""
+    """Return N* at the recommendation's budget by approach: its own ones, then those of the table of approaches.
+
+    A line with a note, such as that its losses were taken before the schedules ended, is another thing's size.
+    """
     own = {name: p.params for name, p in plan.by_approach.items()}
-    table = {str(line["approach"]): line.get("params") for line in lines}
+    table = {str(line["approach"]): line.get("params") for line in lines if not line.get("note")}
     return own | {name: float(n) for name, n in table.items() if n is not None}
 
 

@@ -212,9 +212,13 @@ def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     found += [(f"  {number}:", f"none by {', '.join(ways)} ({reason})") for (number, reason), ways in none.items()]
     found.sort(key=lambda line: line[0].strip()[:1])
     ratio, count = sentences.apart(fit)
-    if not count or not lines:
+    left = sentences.noted(fit)
+    if not lines or not (count or left):
         return []
-    apart = f"N* differs by a factor of {numbers.number(ratio, 2)}" if ratio is not None else "one alone"
+    apart = "one alone" if count else "none"
+    if ratio is not None:
+        apart = f"N* differs by a factor of {numbers.number(ratio, 2)}"
+    apart = f"{apart} {left}".rstrip()
     return [("approaches", apart), *found]
 
 

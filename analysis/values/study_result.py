@@ -100,7 +100,7 @@ recommendation lies above the runs, or the farthest below that hold a fit; null 
     extrapolation_factor   budget / largest exact flops of the rows used
     by_approach         name -> {params, tokens, tokens_per_param, loss, intervals}
     disagreement        largest ratio of params between all approaches that give one at this budget (by_approach and
-                        record.approaches), null with one approach
+                        those lines of record.approaches that have no note), null with one approach
 
 `profiles` ([:class:`ProfileCurve`]): name, values, objective (summed, all other constants fitted anew), cut (the level
 at which the interval ends), and the interval [low, high] with null for an open side.

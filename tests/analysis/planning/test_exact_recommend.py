@@ -267,6 +267,8 @@ def test_disagreement_over_all_approaches() -> None:
     found = recommend.compared(plan, recommend.sizes(plan, lines))
     assert found is not None
     assert found.disagreement == pytest.approx(max(own) / 2.0)
+    noted = {"approach": "1", "params": 1.0, "note": "losses before the schedules ended"}
+    assert recommend.sizes(plan, [*lines, noted]) == recommend.sizes(plan, lines), "marked, and not compared"
     assert recommend.sizes(plan, [{"approach": "2", "params": 1.0}]).keys() == {"surface", "valleys", "2"}
     assert recommend.compared(None, {}) is None
     one = replace(plan, by_approach={"surface": plan.by_approach["surface"]}, disagreement=9.0)

@@ -19,6 +19,7 @@ import pytest
 from analysis.fit import fit as fit_frame
 from analysis.fit import main as fit_command
 from analysis.inputs.rows import from_csv
+from analysis.report import sentences, terminal
 from analysis.report.figures.canvas import Sheet
 from analysis.report.figures.data import read_rows
 from analysis.report.figures.fan import running_means
@@ -174,7 +175,7 @@ def apart(fit: dict[str, Any]) -> dict[str, str]:
     """Return the largest ratio of N* over every approach that the page shows, each counted once."""
     sizes = {name: p["params"] for name, p in plan(fit, "by_approach").items()}
     for line in fit["record"].get("approaches", ()):
-        if line["params"] is not None and line["approach"] != "3 surface":
+        if line["params"] is not None and line["approach"] != "3 surface" and not line.get("note"):
             sizes[line["approach"]] = line["params"]
     return {"ratio": numbers.factor(max(sizes.values()) / min(sizes.values())), "count": str(len(sizes))}
 
@@ -422,14 +423,15 @@ TERMINAL: tuple[tuple[str, Expected], ...] = (
     (rf"choices +a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over (?P<count>\d+) choices of rows and loss",
      lambda fit: {"low": numbers.number(min(values(fit))), "high": numbers.number(max(values(fit))),
                   "count": str(len(values(fit)))}),
-    (rf"approaches +N\* differs by a factor of (?P<ratio>{NUM})",
+    (rf"approaches +N\* differs by a factor of (?P<ratio>{NUM})(?: without approach 1)?",
      lambda fit: {"ratio": numbers.number(float(max_ratio(fit)), 2)}),
 )  # fmt: skip
 
 
 def max_ratio(fit: dict[str, Any]) -> float:
     sizes = [p["params"] for p in plan(fit, "by_approach").values()]
-    sizes += [line["params"] for line in fit["record"].get("approaches", ()) if line["params"] is not None]
+    lines = [line for line in fit["record"].get("approaches", ()) if not line.get("note")]
+    sizes += [line["params"] for line in lines if line["params"] is not None]
     return float(max(sizes) / min(sizes))
 
 
@@ -568,3 +570,23 @@ def test_without_a_recommendation_the_command_ends_with_3(tmp_path: Path, capsys
     assert fit_command(asked) == commandline.UNANSWERED == 3
     assert "no_recommendation" in capsys.readouterr().out
     assert (tmp_path / "fit.json").exists()
+
+
+def test_an_approach_with_a_note_is_shown_and_not_compared() -> None:
+    lines = [
+        {"approach": "1 hull", "params": 9e6, "note": "losses before the schedules ended"},
+        {"approach": "2 parabola", "params": 1.2e6, "note": ""},
+    ]
+    fit: dict[str, Any] = {
+        "recommendation": {"by_approach": {"surface": {"params": 1e6}}}, "record": {"approaches": lines}
+    }  # fmt: skip
+    ratio, count = sentences.apart(fit)
+    assert ratio == pytest.approx(1.2)
+    assert count == 2
+    head, first, _ = terminal._approaches(fit)
+    assert head == ("approaches", "N* differs by a factor of 1.2 without approach 1")
+    assert first == ("  1: hull", "N* 9.00M (losses before the schedules ended)")
+    alone: dict[str, Any] = {"record": {"approaches": lines[:1]}}
+    assert sentences.apart(alone) == (None, 0)
+    assert terminal._approaches(alone)[0] == ("approaches", "none without approach 1")
+    assert terminal._approaches({"record": {"approaches": lines[1:]}})[0] == ("approaches", "one alone")
