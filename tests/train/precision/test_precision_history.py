@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from kernels.float8.api import cast_fp8
 from tests.train.runs import values, write_config
 from train import evaluate, run
+from train.branch import branch
+from train.checkpoint.layout import newest
 from train.precision.float8 import BACKWARD, FORWARD, Delayed, tensorwise
 from train.precision.history import History
 from train.precision.product import Product
@@ -169,3 +171,20 @@ def test_a_run_that_was_interrupted_goes_on_with_the_same_factors(
     assert run.main(["--config", str(halves)]) == 0
     after = [row for row in values(halves.parent) if row[0] == "train"]
     assert after == [row for row in values(whole.parent) if row[0] == "train"] and len(after) == 12
+
+
+@pytest.mark.parametrize("steps", [3, 2])
+def test_a_branch_goes_on_with_its_parents_factors_where_it_has_its_format(
+    small: RunConfig, tmp_path: Path, steps: int
+) -> None:
+    small = replace(small, budget=replace(small.budget, tokens=8 * 8 * 16))
+    whole, parent = (write_config(tmp_path / name, small) for name in ("whole", "parent"))
+    assert run.main(["--config", str(whole)]) == 0
+    run.main(["--config", str(parent), "--until", str(5 * 8 * 16)])
+    found = newest(parent.parent / "checkpoints")
+    assert found is not None
+    child = branch(small, found, None)
+    child = replace(child, precision=replace(child.precision, fp8_history=steps))
+    assert run.main(["--config", str(write_config(tmp_path / "child", child))]) == 0
+    ours, theirs = ([row for row in values(tmp_path / name) if row[0] == "train"] for name in ("child", "whole"))
+    assert len(ours) == 3 and (ours == theirs[5:]) == (steps == 3)
