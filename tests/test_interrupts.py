@@ -106,7 +106,7 @@ def synced(folder: Path) -> None:
     assert set(rows) <= set(made.expected(study))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def templates(tmp_path_factory: pytest.TempPathFactory, session_folder: Path) -> Path:
     """A folder with the text, a corpus of it, a study that has ended and an empty database of MLflow."""
     folder = tmp_path_factory.mktemp("templates")

@@ -67,10 +67,11 @@ class Disturbed:
         times: how often at most, where its job's time limit ends it again.
         """
         self.speed_up()
+        resuming = self.lab.with_warm_trainer("slow", SLOW=self.slow)
         last = 1
         for _ in range(times):
             last += 1
-            self.lab.study("retry", self.study, *words)
+            resuming.study("retry", self.study, *words)
             ended = self.ended()
             if self.lab.point(self.study)["state"] != "time_limit":  # an attempt killed early has written nothing
                 break

@@ -29,7 +29,7 @@ TINY = ["model=tiny", "model.width=32", "model.layers=1", "data.vocab_size=512",
 WORDS = [f"cluster={CPU}", "batch.tokens=256", *TINY, "parallel.tp=1", "parallel.cp=1"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def found() -> Answer:
     return answer(question("gpus=8", "precision=bf16", "parallel.pp=1", "top=3"), step_time)
 

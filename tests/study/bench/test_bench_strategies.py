@@ -69,7 +69,7 @@ ROW = Row(
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def asked() -> Asked:
     return asked_of([*TINY, f"limit={LIMIT_SECONDS}", f"hang={LIMIT_SECONDS}"], 0, composed)
 

@@ -31,7 +31,7 @@ from tests.study.support.studies import FAILS, REPOSITORY, environment, make_stu
 HEAVY = ("torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib", "hydra", "omegaconf", "submitit")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, dict[int, str]]:
     """A study in `runs/mixed` of one completed and one failed point and one that was never submitted; and a search."""
     root = tmp_path_factory.mktemp("commands")

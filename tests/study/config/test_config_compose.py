@@ -52,6 +52,11 @@ def by_hydra(overrides: list[str], extra: Path) -> object:
     return OmegaConf.to_container(config, resolve=True)
 
 
+@pytest.fixture(scope="module")
+def defaults(source: HydraSource, extra: Path) -> object:
+    return by_hydra([], extra)
+
+
 OVERRIDES = [
     "model=small",
     "model=150m",
@@ -148,14 +153,14 @@ def multirun(extra: Path, words: Sequence[str]) -> HydraSource:
     ],
 )
 def test_what_hydra_began_with_is_not_composed_again(
-    source: HydraSource, extra: Path, words: list[str], point: list[str], loads: int
+    source: HydraSource, extra: Path, defaults: object, *, words: list[str], point: list[str], loads: int
 ) -> None:
     counting = Counting(source)
     made = Composer(counting, multirun(extra, words).begun())
     assert json.dumps(made.plain(point)) == json.dumps(by_hydra(point, extra))
     assert len(counting.loads) == loads, counting.loads
     assert made.plain(point) == made.plain(point)
-    assert made.plain([]) == by_hydra([], extra), "a point without a value does not have it"
+    assert made.plain([]) == defaults, "a point without a value does not have it"
 
 
 def test_a_group_without_an_option_is_still_refused(source: HydraSource, extra: Path) -> None:

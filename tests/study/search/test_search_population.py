@@ -33,7 +33,7 @@ SPACE = {"optim.lr": {"kind": "interval", "low": 2e-3, "high": 4e-1, "log": True
 PBT = {"scheduler": "pbt", "space": SPACE, "trials": 5, "r": 7_000, "R": 27_008}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def population(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, Search, PopulationBased]:
     study = make_search(tmp_path_factory.mktemp("population") / "s", **PBT)
     run_worker(study)

@@ -28,7 +28,7 @@ def wait_for_event(study: StudyFolder, worker: "subprocess.Popen[str]") -> None:
     wait_until("an event", lambda: len(TrialQueue.of(study).log.records) > seen or worker.poll() is not None)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, Search]:
     study = make_search(tmp_path_factory.mktemp("search") / "s")
     run_worker(study)
