@@ -161,7 +161,6 @@ def act(options: Mapping[str, Any]) -> int:
     if bool(options["runs"]) == bool(options["constants"]):
         raise ValueError(f"give runs= ({KEYS[0].help}) or constants= of a published law, one of the two")
     _check(options)
-    from analysis.diagnostics import at_rows
     from analysis.laws.registry import resolve
 
     form = resolve(options["form"])
@@ -185,7 +184,7 @@ def act(options: Mapping[str, Any]) -> int:
         path = Path(options["out"]) / "plan.json"
         files.write(path, json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
         print(f"wrote {path}")
-    return 0 if options["constants"] else commandline.code(at_rows.findings(frame, form))
+    return commandline.code(basis.checks)
 
 
 def _check(options: Mapping[str, Any]) -> None:

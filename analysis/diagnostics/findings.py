@@ -228,7 +228,7 @@ def outlook(
     out = []
     if plan is not None and why:
         text = f"{why}: the valleys' N* and D*, which need no law of the loss, are recommended"
-        out.append(finding("not_advised", text, f"{cure}; until then the law foretells no loss"))
+        out.append(finding("not_advised", text, f"{cure}; until then the law forecasts no loss"))
     if plan is None:
         advice = cure if level == "error" else "form=chinchilla, or approach=2, recommends one"
         out.append(finding("no_recommendation", why or "no approach can recommend a size", advice, level))

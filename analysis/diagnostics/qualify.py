@@ -29,20 +29,20 @@ def lacking(fit: LawFit, rows: Rows, cuts: Iterable[Cut] | None = None) -> str:
     for name, verdict in fit.identified.items():
         if name in ("a", "b") and not verdict.identified:
             return f"{name} is not identified: {verdict.reason}"
-    far = tested(fit, rows) if cuts is None else reach(cuts)
+    far = reach(backtests(fit, rows) if cuts is None else cuts)
     if far < TESTED:
         reached = f"reach {numbers.factor(far)}" if far else "are none"
         return f"no backtest shows how it extrapolates: cuts of compute {reached}"
     return ""
 
 
-def tested(fit: LawFit, rows: Rows) -> float:
-    """Return by how much a backtest of this law goes beyond its fit at most; 0 where the runs hold none."""
+def backtests(fit: LawFit, rows: Rows) -> tuple[Cut, ...]:
+    """Return the backtests of this law over cuts of compute, with the constants held that it holds."""
     from analysis.diagnostics import backtest
 
     fixed = {name: float(value) for name, value in fit.constraints.items() if not isinstance(value, str)}
     tied = {name: value for name, value in fit.constraints.items() if isinstance(value, str)}
-    return reach(backtest.rolling(rows, fit.problem.loss, form=fit.form.name, fix=fixed, tie=tied))
+    return tuple(backtest.rolling(rows, fit.problem.loss, form=fit.form.name, fix=fixed, tie=tied))
 
 
 def reach(cuts: Iterable[Cut]) -> float:

@@ -7,7 +7,7 @@ refuses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from analysis.text import numbers
@@ -78,27 +78,17 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What these rows let be advised, but for the budget: the law and the valleys, and why each of them may not be."""
+    """What these rows let be advised where the law has a best size, and the law, None where it was not fitted."""
 
-    form: str
+    at_all: Advice
     candidate: Candidate | None
-    law: str
-    valleys: str
-    cure: str
-    wrong: str = ""
-    only: str = ""
 
     def at(self, budget: float) -> Advice:
         """Return what is advised for a budget [FLOPs], at which a law may have no best size."""
-        law = self.law
-        if not law and self.candidate is not None and self.only != VALLEYS:
-            law = _sizeless(self.candidate, budget)
-        return Advice(self.form, law, self.valleys, self.cure, self.wrong, self.only)
-
-    @property
-    def at_all(self) -> Advice:
-        """What is advised where the law has a best size."""
-        return Advice(self.form, self.law, self.valleys, self.cure, self.wrong, self.only)
+        said = self.at_all
+        if said.law or self.candidate is None or said.only == VALLEYS:
+            return said
+        return replace(said, law=_sizeless(self.candidate, budget))
 
 
 def judge(
@@ -127,7 +117,8 @@ def judge(
         cure = f"see {wrong.code}: {wrong.advice}"
     law = candidate if isinstance(candidate, str) else law_lacks(candidate, rows, valley_fit, cuts)
     found = None if isinstance(candidate, str) else candidate
-    return Judged(form, found, law, valleys_lack(valley_fit), cure, "" if wrong is None else wrong.message, only)
+    said = Advice(form, law, valleys_lack(valley_fit), cure, "" if wrong is None else wrong.message, only)
+    return Judged(said, found)
 
 
 def law_lacks(candidate: Candidate, rows: Rows, valley_fit: ValleyFit, cuts: Iterable[Cut] | None = None) -> str:
@@ -173,6 +164,13 @@ def _sizeless(candidate: Candidate, budget: float) -> str:
     if len(candidate.law) > 1 and found.intervals["params"] is None:
         return f"more than one in twenty of its resamples have no best size for {numbers.flops(budget)}"
     return ""
+
+
+def refusal(said: Advice, *, planned: bool = True) -> str:
+    """Return why no plan is made, what would help and, where a law can be `planned` with, how to do so all the same."""
+    cure = f"no recommendation: {said.why}. {said.cure[:1].upper()}{said.cure[1:]}".rstrip(".")
+    anyway = f"; strict=no plans with form={said.form} anyway: an extrapolation, not a recommendation"
+    return cure + (anyway if planned else "")
 
 
 def valleys_lack(found: ValleyFit) -> str:

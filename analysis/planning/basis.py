@@ -38,7 +38,8 @@ class Basis:
     `tested` is the farthest factor beyond a fit over which these runs test the law. `speed` is FLOPs per second of one
     device, as the runs measured them. `beside` are other laws through the same runs, with AICc behind the best.
     `judged` is what the runs let be advised, None of constants that were given, and `valleys` take the law's place
-    where it may not be. `top` is the largest budget that was run, as it was planned [FLOPs].
+    where it may not be. `top` is the largest budget that was run, as it was planned [FLOPs]; `checks` are the
+    findings about the rows.
     """
 
     law: Law | None
@@ -57,6 +58,7 @@ class Basis:
     judged: Judged | None = None
     valleys: OfValleys | None = None
     top: float | None = None
+    checks: tuple[Check, ...] = ()
 
     def advised(self, budget: float) -> Advice | None:
         """Return what is advised for a budget [FLOPs]; None where the law is followed whatever the runs say of it."""
@@ -186,14 +188,15 @@ class _Runs:
 
 def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) -> Basis:
     """Return the basis that rests on one law, and on the valleys where it may not be advised."""
-    from analysis.diagnostics import at_rows, qualify
+    from analysis.diagnostics import at_rows
+    from analysis.planning import advice
 
     frame, rows = runs.frame, runs.rows
     checks = at_rows.findings(frame, form)
-    judged, minima = judged_of(frame, rows, form, further, checks, resamples=runs.resamples, seed=runs.seed)
+    judged, minima, tested = judged_of(frame, rows, form, further, checks, resamples=runs.resamples, seed=runs.seed)
     law, said = judged.candidate, judged.at_all
     if (strict and not said.follows) or (law is None and not strict):
-        raise UnansweredError(refusal(said, planned=law is not None))
+        raise UnansweredError(advice.refusal(said, planned=law is not None))
     lost = [] if law is None else [n for n, verdict in law.fit.identified.items() if not verdict.identified]
     notes = [] if strict or not said.why else [f"no advice: {said.why}"]
     notes += [f"the runs do not identify {', '.join(lost)}: intervals are lower bounds"] if lost else []
@@ -207,8 +210,8 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
     return Basis(
         None if law is None else law.law, form, point, _text(form, point) if point else "", price, sizes,
         float(rows.flops.max()), kinds, runs.label or str(first["study"]), measured_speed(frame), tuple(notes),
-        _beside(runs, price, form, minima, judged.law), None if law is None else qualify.tested(law.fit, rows),
-        judged if strict else None, _of_valleys(rows, minima, said, of_runs), float(rows.labels.max()),
+        _beside(runs, price, form, minima, said.law), tested,
+        judged if strict else None, _of_valleys(rows, minima, said, of_runs), float(rows.labels.max()), checks,
     )  # fmt: skip
 
 
@@ -225,38 +228,36 @@ def _price(rows: Rows, form: str) -> tuple[Cost, Interval]:
 def judged_of(
     frame: pd.DataFrame, rows: Rows, form: str, further: Mapping[str, float], checks: Iterable[Check], *,
     resamples: int, seed: int,
-) -> tuple[Judged, ValleyFit]:  # fmt: skip
-    """Return what the runs let be advised of a law, and their valleys; `checks` are the findings about the rows.
+) -> tuple[Judged, ValleyFit, float | None]:  # fmt: skip
+    """Return what the runs let be advised of a law, their valleys, and by how much they test the law beyond its fits.
 
-    Where the rows are too few for the law, that is why it may not be; ValueError where they are not for it.
+    `checks` are the findings about the rows. Where the rows are too few for the law, that is why it may not be advised,
+    and nothing tests it (None); ValueError where they are not for it.
     """
     from analysis.approaches import valleys
+    from analysis.diagnostics import qualify
     from analysis.laws.registry import FORMS
     from analysis.planning import advice
 
     price, sizes = _price(rows, form)
     candidate: Candidate | str
+    cuts = None
     try:
         law, fit = drawn(rows, form, price, further, resamples=resamples, seed=seed)
-        candidate = advice.Candidate(fit, law, price, sizes)
     except ValueError as error:
         if len(rows) > len(FORMS[form].names) and not isinstance(error, NoLawError):
             raise
         candidate = f"it was not fitted: {error}"
+    else:
+        candidate, cuts = advice.Candidate(fit, law, price, sizes), qualify.backtests(fit, rows)
     minima = valleys.fit(rows, resamples=resamples, seed=seed)
     only = advice.LAW if further else ""
-    return advice.judge(frame, rows, form, candidate, minima, checks=checks, only=only), minima
+    judged = advice.judge(frame, rows, form, candidate, minima, checks=checks, only=only, cuts=cuts)
+    return judged, minima, None if cuts is None else qualify.reach(cuts)
 
 
 class NoLawError(ValueError):
     """The runs are too few for the law, or of too few sizes."""
-
-
-def refusal(said: Advice, *, planned: bool = True) -> str:
-    """Return why no plan is made, what would help and, where a law can be `planned` with, how to do so all the same."""
-    cure = f"no recommendation: {said.why}. {said.cure[:1].upper()}{said.cure[1:]}".rstrip(".")
-    anyway = f"; strict=no plans with form={said.form} anyway: an extrapolation, not a recommendation"
-    return cure + (anyway if planned else "")
 
 
 def _of_valleys(rows: Rows, minima: ValleyFit, said: Advice, checks: Iterable[Check]) -> OfValleys | None:

@@ -190,13 +190,12 @@ def make(basis: Basis, asked: Asked, speed: float | None = None) -> Plan:
 
 def _without_law(basis: Basis, said: Advice, asked: Asked, speed: float | None) -> Plan:
     """Return the valleys' plan, where the law may not be followed; UnansweredError where the valleys may not be."""
-    from analysis.planning import basis as bases
-    from analysis.planning import shapes
+    from analysis.planning import advice, shapes
 
     budget, on = float(asked.budget), basis.valleys
     best = on.propose(budget) if on is not None and said.follows else None
     if on is None or best is None:
-        raise UnansweredError(bases.refusal(said, planned=basis.law is not None))
+        raise UnansweredError(advice.refusal(said, planned=basis.law is not None))
     option = Option(
         "training-only", "all of the budget is training", best.params, best.tokens, best.tokens_per_param,
         math.nan if best.loss is None else best.loss, budget, 0.0, None if speed is None else budget / speed / 3600.0,

@@ -87,7 +87,7 @@ class Parts:
         plan = recommend.compared(self.plan, sizes)
         outlook = findings.outlook(
             plan, self.test, self.why, "note" if self.why and self.why == self.no_size else "error", sizes,
-            cure=self.judged.cure,
+            cure=self.judged.at_all.cure,
         )  # fmt: skip
         if top is self.block:
             outlook += findings.choices(found.get("sensitivity", ()), top.intervals.get("a"))

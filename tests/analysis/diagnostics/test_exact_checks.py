@@ -307,7 +307,7 @@ def test_why_the_law_is_not_followed_is_said_beside_the_valleys() -> None:
     (found,) = findings.outlook(plan(approach="valleys"), backtest(), why, cure="x")
     assert (found.code, found.level) == ("not_advised", "warning")
     assert found.message.startswith(f"{why}: the valleys' N* and D*")
-    assert found.advice == "x; until then the law foretells no loss"
+    assert found.advice == "x; until then the law forecasts no loss"
 
 
 def test_approaches_that_disagree() -> None:

@@ -65,7 +65,7 @@ def test_a_law_that_was_tested_to_twice_its_compute_holds_one(
 ) -> None:
     reaching(monkeypatch, *factors)
     rows: Any = "rows"
-    assert qualify.tested(fit(), rows) == pytest.approx(max(factors, default=0.0))
+    assert qualify.reach(qualify.backtests(fit(), rows)) == pytest.approx(max(factors, default=0.0))
     assert qualify.lacking(fit(), rows) == reason
 
 

@@ -102,13 +102,15 @@ def test_a_law_lacks_what_its_fit_lacks_or_a_best_size_where_the_runs_have_their
 
 def test_at_a_budget_without_a_best_size_the_valleys_are_followed() -> None:
     none = (1.7, 0.0, 900.0, 0.34, 0.28)
-    judged = Judged("chinchilla", candidate(none), "", "", "add runs")
+    judged = Judged(Advice("chinchilla", "", "", "add runs"), candidate(none))
     assert judged.at_all.follows == "law"
     assert judged.at(1e21).follows == "valleys"
     assert judged.at(1e21).law == "it has no best size for 1e21 FLOPs near the sizes swept"
-    open_ = Judged("chinchilla", candidate(draws=[none, LAW, LAW]), "", "two", "add runs")
+    open_ = Judged(Advice("chinchilla", "", "two", "add runs"), candidate(draws=[none, LAW, LAW]))
     assert (open_.at(1e21).follows, open_.at(1e21).law[:46]) == ("", "more than one in twenty of its resamples have ")
-    assert replace(judged, only="valleys").at(1e21).law == "", "what was not asked for is not worked out"
+    assert replace(judged, at_all=replace(judged.at_all, only="valleys")).at(1e21).law == "", (
+        "what was not asked for is not worked out"
+    )
 
 
 def test_rows_that_are_no_losses_let_nothing_be_advised() -> None:
@@ -116,9 +118,9 @@ def test_rows_that_are_no_losses_let_nothing_be_advised() -> None:
     table = pd.DataFrame({"used": [True] * len(ROWS)})
     found = advice.judge(table, ROWS, "chinchilla", candidate(), of_valleys(), checks=(wrong,))
     assert (found.at_all.follows, found.at_all.why) == ("", "these look like accuracies")
-    assert found.cure == "see not_a_loss: map the column of the loss"
+    assert found.at_all.cure == "see not_a_loss: map the column of the loss"
     fine = advice.judge(table, ROWS, "chinchilla", "it was not fitted: few", of_valleys(), checks=())
-    assert (fine.at(1e21).follows, fine.cure) == ("valleys", "finish or add runs, larger budgets first")
+    assert (fine.at(1e21).follows, fine.at_all.cure) == ("valleys", "finish or add runs, larger budgets first")
 
 
 def test_a_frontier_says_a_loss_where_it_has_a_floor_that_is_known() -> None:

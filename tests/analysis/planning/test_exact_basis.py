@@ -46,7 +46,7 @@ def lacks(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         return said.get(f"{fit.form.name}, squared" if squared else fit.form.name, "")
 
     monkeypatch.setattr(qualify, "lacking", lacking)
-    monkeypatch.setattr(qualify, "tested", lambda fit, rows: 3.5)
+    monkeypatch.setattr(qualify, "reach", lambda cuts: 3.5)
     monkeypatch.setattr(advice, "elsewhere", lambda candidate, valleys: "")
     monkeypatch.setattr(advice, "valleys_lack", lambda found: said.get("valleys", ""))
     monkeypatch.setattr(inferred_law, "Verdicts", lambda fit: dict.fromkeys(fit.names, Identified(True)))

@@ -305,7 +305,7 @@ def test_runs_without_a_backtest_hold_no_plan(tmp_path: Path) -> None:
     from analysis.inference.fit_law import fit_law
 
     rows = frame.used(made)
-    assert qualify.tested(fit_law(rows, resamples=0), rows) == 0.0
+    assert qualify.backtests(fit_law(rows, resamples=0), rows) == ()
     assert backtest.backtest(rows, objectives.Huber()) is None, "a step of 1.03 is no extrapolation"
 
 
@@ -327,3 +327,20 @@ def test_the_public_points_are_planned_as_their_law_is_known(tmp_path: Path) -> 
     assert forecast.target_params == pytest.approx(best.params, rel=1e-3)
     ratios = made["tokens"] / made["params"]
     assert all(min(1.0, ratios.min()) <= run.tokens / run.params <= max(3000.0, ratios.max()) for run in forecast.runs)
+
+
+def test_a_plan_looks_at_its_rows_and_runs_its_backtests_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from analysis.diagnostics import at_rows, qualify
+
+    counted: list[str] = []
+    for module, name in ((at_rows, "findings"), (qualify, "backtests")):
+        own = getattr(module, name)
+
+        def counting(*given: Any, own: Any = own, name: str = name) -> Any:
+            counted.append(name)
+            return own(*given)
+
+        monkeypatch.setattr(module, name, counting)
+    asked = ["runs=docs/example-runs.csv", "budget=1e22", "resamples=0", "beside=none"]
+    assert main(asked) == 0
+    assert sorted(counted) == ["backtests", "findings"]
