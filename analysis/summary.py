@@ -28,9 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = Path(given["fit"])
     try:
         fit = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         print(f"fit={path} cannot be read ({error}); run python -m analysis.fit first", file=sys.stderr)
         return 2
     beside = path.parent / "report.html"
-    print(summary(fit, given.get("report") or (str(beside) if beside.exists() else None)))
+    try:
+        text = summary(fit, given.get("report") or (str(beside) if beside.exists() else None))
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
+        said = f"{type(error).__name__}: {error}"
+        print(f"fit={path} is no fit.json of this version ({said}); run python -m analysis.fit again", file=sys.stderr)
+        return 2
+    print(text)
     return 0

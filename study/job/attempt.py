@@ -19,7 +19,7 @@ from study.job.rendezvous import RendezvousRound
 from study.process.children import PEERS_GRACE, Signals, Started, failed_alone, kill, memory_kills, wait_together
 from study.process.trainers import FRESH, Trainers, TrainerStart
 from study.records import ledger, shapes
-from study.storage.files import last_lines, read_json, tail, write_json
+from study.storage.files import last_lines, tail, write_json
 from study.storage.layout import AttemptFolder, RunFolder, StudyFolder
 from study.storage.shapes import read_record
 
@@ -150,10 +150,10 @@ class Pauses:
 
     def look(self) -> None:
         """Answer if there is a new question."""
-        asked = read_json(self._asked) if self._asked.exists() else None
-        if asked is None or int(asked["number"]) <= self._answered:
+        asked = read_record(self._asked, shapes.PAUSE)
+        if asked is None or asked["number"] <= self._answered:
             return
-        self._answered = int(asked["number"])
+        self._answered = asked["number"]
         until = None if self._next_target is None else self._next_target()
         write_json(self._answer, {"number": self._answered, "until": until})
 

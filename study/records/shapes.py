@@ -121,6 +121,7 @@ BEAT = Shape(
     ("beats", "step", "phase", "allow"),
     "remove it",
 )
+PAUSE = Shape("a question of a trainer that has paused", {"number": COUNT, "tokens": COUNT}, ("number",))
 HANG = Shape("what the watch over a rank found", {"why": TEXT, "time": TIME}, ("why",), "remove it")
 PROGRESS = Shape(
     "an object of step, tokens, losses and seconds",

@@ -10,6 +10,7 @@ import pytest
 
 from analysis.report.terminal import law_text, summary
 from analysis.summary import main
+from tests.study.support.spoilt import spoilt
 
 FIT = Path(__file__).parents[1] / "data" / "fit_example.json"
 
@@ -98,3 +99,20 @@ def test_a_report_beside_the_fit_is_named(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "report.html").write_text("")
     assert main([f"fit={tmp_path / 'fit.json'}"]) == 0
     assert str(tmp_path / "report.html") in capsys.readouterr().out
+
+
+def test_a_fit_of_another_form_is_named_without_a_traceback(
+    fit: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fit.json"
+    refused = 0
+    for value in ([fit], None, 3, "x", *spoilt(fit, "fit", 150)):
+        path.write_text(json.dumps(value), encoding="utf-8")
+        code = main([f"fit={path}"])
+        said = capsys.readouterr()
+        assert code in (0, 2)
+        if code == 2:
+            refused += 1
+            assert said.err.startswith(f"fit={path} is no fit.json of this version (")
+            assert said.err.endswith("run python -m analysis.fit again\n") and not said.out
+    assert refused > 10

@@ -30,6 +30,7 @@ from study.diagnosis.step_times import read_step_times
 from study.doctor import probe, trial
 from study.executors.base import RankInfo
 from study.job import hang_watch
+from study.job.attempt import Pauses
 from study.process import code_snapshot, code_version
 from study.records.heartbeats import read_beat
 from study.records.last_sign import last_metrics
@@ -128,6 +129,14 @@ def shown(folder: Path) -> Mapping[str, Any] | None:
     return fit
 
 
+def answered(folder: Path) -> dict[str, Any] | None:
+    run = RunFolder(folder)
+    answer = run.attempt(1).pause.with_name("pause.answer")
+    answer.unlink(missing_ok=True)
+    Pauses(run.attempt(1), lambda: 8192).look()
+    return None if not answer.exists() else json.loads(answer.read_text(encoding="utf-8"))
+
+
 def followed(folder: Path) -> int:
     labels = Labels(StudyFolder(folder / "s"))
     labels.refresh()
@@ -200,6 +209,7 @@ POINT = {"key": "a", "config": {"schedule": {"parent": "/elsewhere/s/k/checkpoin
 DECISION = {"number": 1, "key": "k", "claim": 0, "until": 100, "ended": False, "over": None}
 SOURCES = {"times": "t", "content": "c"}
 CASES = {
+    "pause": Case("attempts/1/pause.asked", {"number": 1, "tokens": 4096}, answered),
     "hang": Case("attempts/1/hang.json", {"why": "rank 1 stands", "time": TIME}, found_elsewhere),
     "beat": Case("beat.0", BEAT, lambda at: read_beat(at / "beat.0"), silent=True),
     "metrics": Case(
