@@ -37,23 +37,31 @@ def pytest_configure(config: pytest.Config) -> None:
         quick.watch_processes()
 
 
-def used() -> tuple[float, float]:
-    """Return the seconds of a core that this process has used, and those of its children."""
-    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+def used() -> float:
+    """Return the seconds of a core that this process has used."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return own.ru_utime + own.ru_stime
+
+
+def used_by_children() -> float:
+    """Return the seconds of a core that its children have used; to look for them takes milliseconds."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     children = ended.ru_utime + ended.ru_stime
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             children += sum(child.cpu_times()[:4])  # itself, and those of its children that it has waited for
-    return own.ru_utime + own.ru_stime, children
+    return children
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     file = item.config.getoption("cpu")
-    before = used()
+    # Within the two moments of its own seconds lies the test alone, no looking for children.
+    children, own = used_by_children(), used()
     result = yield
+    own = round(used() - own, 3)
     if file is not None:
-        own, children = (round(after - begun, 3) for begun, after in zip(before, used(), strict=True))
+        children = round(used_by_children() - children, 3)
         with Path(file).open("a", encoding="utf-8") as lines:
             row = {"test": item.nodeid, "self": own, "children": children, "starts": bool(quick.Running.started)}
             lines.write(json.dumps(row) + "\n")
