@@ -140,6 +140,37 @@ def test_steps_that_meet_no_curvature_change_nothing() -> None:
     assert np.abs(at.metric[1]).max() > 1e10
 
 
+def test_all_rows_at_once_are_updated_as_each_by_its_number() -> None:
+    generator = np.random.default_rng(0)
+    s, y = generator.normal(size=(2, 6, 5))
+    y += 3.0 * s
+    y[4] = -s[4]
+    whole, numbered = state(6, 5), state(6, 5)
+    optimizer._update(whole, optimizer.WHOLE, s, y)
+    optimizer._update(numbered, np.arange(6), s, y)
+    np.testing.assert_array_equal(whole.metric, numbered.metric)
+    np.testing.assert_array_equal(whole.metric[4], np.eye(5))
+    assert (whole.metric[[0, 1, 2, 3, 5]] != np.eye(5)).any(axis=(1, 2)).all()
+
+
+def test_in_what_order_gradients_lie_in_memory_changes_no_bit() -> None:
+    """Rows that lie in pieces would be summed in another order."""
+    start = np.random.default_rng(1).normal(size=(40, 7))
+
+    def found(order: Any) -> optimizer.Minimum:
+        def restrict(index: Index) -> Evaluate:
+            return lambda x: (
+                np.cosh(x).sum(axis=1) + 0.1 * (x.sum(axis=1) - 1.0) ** 2,
+                np.array(np.sinh(x) + 0.2 * (x.sum(axis=1) - 1.0)[:, None], order=order),
+            )
+
+        return minimise(restrict, start, np.eye(7), np.full(40, 1e-9))
+
+    one, other = found("C"), found("F")
+    for name in ("theta", "value", "metric"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
 def test_a_gradient_whose_square_is_no_number_changes_nothing() -> None:
     at = state(1)
     optimizer._update(at, np.arange(1), np.array([[10.0, 0.0]]), np.array([[1.0, 1e200]]))
