@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.fake_corpus import write_corpus
 from tests.forked import SECONDS, environments, run_ranks
-from tests.train.parallel import cells
+from tests.train.parallel import cells, pipelines
 from tests.train.parallel.cells import Cell
 from tests.train.parallel.ranks import line
 from tests.train.runs import REPOSITORY
@@ -67,7 +67,19 @@ def failures(wanted: Sequence[Cell], rows: Sequence[dict[str, Any]], slack: floa
 @pytest.mark.slow
 def test_every_layout_trains_as_one_process_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = "tests.train.parallel.cells"
-    rows = table(f"{module}:EAGER,{module}:RECOMPUTED,{module}:COMPILED", tmp_path, compiling=True)
+    rows = table(f"{module}:EAGER,{module}:RECOMPUTED", tmp_path)
     with capsys.disabled():
         print("\n" + "\n".join(line(row) for row in rows))
-    assert not failures((*cells.EAGER, *cells.RECOMPUTED, *cells.COMPILED), rows)
+    assert not failures((*cells.EAGER, *cells.RECOMPUTED), rows)
+
+
+@pytest.mark.slow
+def test_compiled_layouts_and_pipelines_train_as_one_process_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Together, as loading the compiler takes longer than most cells."""
+    folder = "tests.train.parallel"
+    rows = table(f"{folder}.cells:COMPILED,{folder}.pipelines:COMPILED_PIPELINES", tmp_path, compiling=True)
+    with capsys.disabled():
+        print("\n" + "\n".join(line(row) for row in rows))
+    assert not failures((*cells.COMPILED, *pipelines.COMPILED_PIPELINES), rows)
