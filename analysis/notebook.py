@@ -219,7 +219,7 @@ class StudyFit:
 
     @calls.answered(budget=calls.flops)
     def optimum(self, budget: float) -> Optimum:
-        """Return the compute-optimal run of a budget, by the approach that the fit's recommendation follows.
+        """Return the compute-optimal run of a budget, by the law or the valleys as `plan` follows them for this budget.
 
         Parameters
         ----------
@@ -245,20 +245,12 @@ class StudyFit:
         Optimum(1e21 FLOPs: N* 2.82B, D* 59.1B, loss 2.254, by the surface)
         """
         flops = float(budget)
-        plan, parts = self.recommendation, self._parts
+        parts = self._parts
         if parts is None:
             raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: one law is all there is")
-        if plan is None:
-            other, why = parts.recommended(flops)
-            if other is None:
-                raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: {why}")
-            return Optimum.of(other)
-        found = parts.proposal(plan.approach, flops)
+        approach, found, why = parts.proposal(flops)
         if found is None:
-            raise ValueError(
-                f"these runs give no best size for {numbers.flops(flops)}: the {plan.approach} has none near the sizes "
-                f"swept; the largest run has {numbers.flops(self.result.runs.largest_flops)}"
-            )
+            raise ValueError(f"these runs give no best size for {numbers.flops(flops)}: {why}")
         far = flops / float(parts.rows.flops.max())
         if far > FARTHEST:
             warnings.warn(
@@ -267,7 +259,7 @@ class StudyFit:
                 stacklevel=3,
             )
         return Optimum(
-            flops, found.params, found.tokens, found.tokens_per_param, found.loss, found.intervals, plan.approach,
+            flops, found.params, found.tokens, found.tokens_per_param, found.loss, found.intervals, approach,
             far,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def findings(frame: pd.DataFrame, form: str) -> tuple[Check, ...]:
     """Return what every command says of the rows that it rests on, whatever it concludes from them by a law `form`.
 
-    Rows that lack params, tokens, flops or loss are judged by their settings alone.
+    Rows that lack params, tokens or flops are judged by their losses and settings alone.
     """
     from analysis.diagnostics import suspects
     from analysis.inputs.columns import REQUIRED
@@ -23,8 +23,21 @@ def findings(frame: pd.DataFrame, form: str) -> tuple[Check, ...]:
 
     good = frame[frame["used"]]
     if not len(good) or good[list(REQUIRED)].isna().any(axis=None):
-        return tuple(settings(frame, form))
+        return (*_of_losses(good), *settings(frame, form))
     return (*suspects.findings(used(frame), str(good["loss_unit"].iloc[0])), *settings(frame, form))
+
+
+def _of_losses(good: pd.DataFrame) -> list[Check]:
+    """Return what the losses of rows without sizes or tokens say against being such."""
+    from analysis.diagnostics import suspects
+
+    known = good["loss"].notna()
+    if not known.any():
+        return []
+    of = good[known]
+    flops = of["flops"] if of["flops"].notna().all() else of["flops"].iloc[:0]
+    losses = suspects.Losses(tuple(map(str, of["key"])), of["loss"].to_numpy(float), flops.to_numpy(float))
+    return suspects.of_losses(losses, str(of["loss_unit"].iloc[0]))
 
 
 def wrong(checks: Iterable[Check]) -> Check | None:

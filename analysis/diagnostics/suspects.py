@@ -7,6 +7,7 @@ before the fit, against a smooth curve through the others, and named.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,6 +42,20 @@ TWO_UNITS, FAR_LESS = 0.03, 4.0
 """Mean residual from which on two units are looked for, and by how much two curves have to leave less than one."""
 
 
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Losses of rows without sizes or tokens: the rows' names, losses, and FLOPs, empty where they are not known."""
+
+    keys: tuple[str, ...]
+    loss: Array
+    flops: Array
+
+
+def of_losses(losses: Losses, unit: str) -> list[Check]:
+    """Return what losses alone, or with their compute, say against being such."""
+    return (_accuracies(losses) if losses.flops.size else []) or _perplexities(losses, unit)
+
+
 def findings(rows: Rows, unit: str) -> list[Check]:
     """Return findings about losses that cannot be what they are said to be, with the rows' names."""
     wrong = _shares(rows) or _accuracies(rows) or _perplexities(rows, unit) or _counts(rows)
@@ -71,16 +86,16 @@ def _shares(rows: Rows) -> list[Check]:
     return [finding("not_a_loss", text, "give the losses of these runs, or leave them out (where=)")]
 
 
-def _accuracies(rows: Rows) -> list[Check]:
+def _accuracies(rows: Rows | Losses) -> list[Check]:
     """Return that the losses rise with compute and are shares: accuracies, or scores of another kind."""
-    if len(rows) < FEWEST or np.ptp(rows.loss) == 0 or np.ptp(rows.flops) == 0:
+    if rows.loss.size < FEWEST or np.ptp(rows.loss) == 0 or np.ptp(rows.flops) == 0:
         return []
     rises = float(np.corrcoef(_ranks(np.log(rows.flops)), _ranks(rows.loss))[0, 1])
     if rises < 0.5:
         return []
     shares = float(rows.loss.max()) <= 1.0
     text = f"the loss rises with compute (rank correlation {rises:.2f})"
-    named = _named(rows, np.ones(len(rows), dtype=bool))
+    named = _named(rows, np.ones(rows.loss.size, dtype=bool))
     text += f", and every one is a share of 1: these look like accuracies ({named})" if shares else ": this is no loss"
     return [finding("not_a_loss", text, "map the column of the loss (columns=loss:COLUMN)")]
 
@@ -102,7 +117,7 @@ def _counts(rows: Rows) -> list[Check]:
     return []
 
 
-def _perplexities(rows: Rows, unit: str) -> list[Check]:
+def _perplexities(rows: Rows | Losses, unit: str) -> list[Check]:
     """Return the rows whose loss is above what guessing among 300,000 tokens has."""
     high = rows.loss > MOST_NATS
     if unit != "nats per token" or not high.any():
@@ -278,7 +293,7 @@ def _copies(rows: Rows) -> list[Check]:
     return [finding("copies", text, advice)]
 
 
-def _named(rows: Rows, mask: Mask) -> str:
+def _named(rows: Rows | Losses, mask: Mask) -> str:
     return numbers.listed(f"{rows.keys[i]} {rows.loss[i]:.4g}" for i in np.flatnonzero(mask))
 
 

@@ -32,7 +32,10 @@ def law_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
     from analysis.inputs.large import refuse_fitted
 
     refuse_fitted(frame, int(asked.get("thin") or 1))
-    return _alone(frame, asked, *parametric.law(frame, None, asked))
+    of_loss = _target(asked) == "loss"
+    checks = at_rows.findings(frame, asked["form"]) if of_loss else tuple(at_rows.settings(frame, asked["form"]))
+    block, extra = parametric.law(frame, None, asked)
+    return _alone(frame, asked, dataclasses.replace(block, checks=(*checks, *block.checks)), extra)
 
 
 def settings_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:

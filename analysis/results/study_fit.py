@@ -209,17 +209,24 @@ class Parts:
         lacks = advice.envelope_lacks(self.envelope_laws, int(self.asked["resamples"]) > 0)
         return lacks and f"the envelope does not qualify ({lacks})"
 
-    def proposal(self, approach: str, budget: float) -> Proposal | None:
-        """Return the best run of a budget [FLOPs] by the approach that is recommended; None where it has none."""
-        from analysis.planning import recommend
+    def proposal(self, budget: float) -> tuple[str, Proposal | None, str]:
+        """Return what a budget [FLOPs] follows, its best run by that, and why there is none, by the rule of plans."""
+        from analysis.planning import advice, recommend
 
-        if approach == "law":
-            assert self.drawn is not None, "it is recommended"
-            return compute_optimal.by_law(self.drawn.law, self.drawn.price, budget, self.drawn.sizes)
-        if approach == "envelope":
-            return recommend.by_envelope(self.envelope_laws, budget)
-        said, surface = self.judged.at_all, self._surface_asked()
-        return recommend.proposers(self.rows, self.valleys, self.frontier, surface, said)[approach](budget)
+        said, surface = self.judged.at(budget), self._surface_asked()
+        if self.no_size and "3" in self.asked["approach"]:
+            return "", None, self.no_size
+        if self.asked["approach"] == ("1",):
+            why = said.wrong or self._envelope_lacks()
+            return "envelope", None if why else recommend.by_envelope(self.envelope_laws, budget), why
+        if said.follows == advice.LAW and self.other is not None:
+            assert self.drawn is not None, "it is followed"
+            return "law", compute_optimal.by_law(self.drawn.law, self.drawn.price, budget, self.drawn.sizes), said.why
+        if not said.follows:
+            return "", None, said.why
+        approach = "surface" if said.follows == advice.LAW else "valleys"
+        makers = recommend.proposers(self.rows, self.valleys, self.frontier, surface, said)
+        return approach, makers[approach](budget), said.why
 
     def _surface_asked(self) -> Surface | None:
         """Return the surface where it may be read: not where a law of another form was asked for."""

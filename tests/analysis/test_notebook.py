@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -333,6 +334,33 @@ def test_where_one_law_is_all_there_is_no_size_is_recommended(tmp_path: Path) ->
     assert found.recommendation is None and "<div" in found._repr_html_()
     with pytest.raises(ValueError, match="no best size for 1e22 FLOPs: one law is all there is"):
         found.optimum(1e22)
+
+
+def test_a_far_budget_follows_what_a_plan_for_it_follows(fit: sa.StudyFit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A law may have no best size so far out, though it has one at the fit's own budget."""
+    from analysis.planning import advice
+
+    own = advice._sizeless
+    monkeypatch.setattr(advice, "_sizeless", lambda one, budget: "none so far" if budget > 1e22 else own(one, budget))
+    assert fit.recommendation is not None
+    assert fit.optimum(fit.recommendation.budget_flops).approach == fit.recommendation.approach == "surface"
+    far = fit.optimum(1e23)
+    planned = sa.plan(fit, 1e23, overtrain=1)
+    assert (far.approach, planned.form) == ("valleys", "valleys")
+    assert far.params == pytest.approx(planned.frame["params"]["training-only"], rel=1e-6)
+    monkeypatch.setattr(advice, "_sizeless", lambda one, budget: "")
+    monkeypatch.setattr(advice.Advice, "follows", property(lambda said: ""))
+    with pytest.raises(ValueError, match="these runs give no best size for 1e23 FLOPs: "):
+        fit.optimum(1e23)
+
+
+@pytest.mark.parametrize(("losses", "codes"), [("loss", []), ("perplexity", ["perplexity"]), ("share", ["not_a_loss"])])
+def test_a_law_of_compute_alone_looks_whether_its_losses_are_such(losses: str, codes: list[str]) -> None:
+    flops = np.geomspace(1e18, 1e21, 9)
+    values = 3 + 5 * (flops / 1e18) ** -0.2
+    of = {"loss": values, "perplexity": np.exp(2 * values), "share": 1 / values}
+    found = sa.fit(pd.DataFrame({"flops": flops, "loss": of[losses]}), form="compute", resamples=0)
+    assert [check.code for check in found.checks if check.level == "error"] == codes
 
 
 def test_the_manuals_blocks_run_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
