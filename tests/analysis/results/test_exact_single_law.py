@@ -62,7 +62,8 @@ def test_a_law_of_other_columns(law: list[Any]) -> None:
     assert [(one.key, one.code) for one in found.rows_dropped] == [("k2", "running"), ("k4", "failed")]
     assert (found.study, found.source, found.seed, found.resamples) == ("table", "folder/table.csv", 7, 100)
     assert found.interval_method == "bootstrap over runs" and found.confidence == resampling.CONFIDENCE
-    assert found.checks == BLOCK.checks and found.record["more"] == 1 and "interval" not in found.record
+    assert [check.code for check in found.checks] == ["copies", "a"], "of the rows, then of the law"
+    assert found.checks[1:] == BLOCK.checks and found.record["more"] == 1 and "interval" not in found.record
     why = "the runs do not have all of params, tokens, flops and loss"
     for block in (found.fits.valleys, found.fits.surface, found.fits.frontier):
         assert block is not None and (block.status, block.reason) == ("not possible", why)
