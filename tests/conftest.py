@@ -66,6 +66,14 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
             importlib.import_module(file.stem)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Let a test draw the same numbers in every run, in whatever order: torch begins each process with other ones."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
+
+
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds of a core that the longest files cost, as `python -m tests.cpu --record` notes them."""
 UNKNOWN_SECONDS = 15.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -104,7 +105,14 @@ def test_a_compiled_block_keeps_no_more(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("name", ON_A_CPU)
 def test_blocks_keep_on_a_cpu_what_is_said(name: str, precision: str) -> None:
     config = config_of(ON_A_CPU[name], precision)
-    check(of_one_token(config, fake=False), said(config, "cpu"), 1.2)
+    try:
+        found = of_one_token(config, fake=False)
+    except RuntimeError as error:
+        if "pack_vnni2" not in str(error):
+            raise
+        # Torch takes its kernel by the processor, which has AVX-512 or AMX, and its instructions by the variable.
+        pytest.skip(f"torch's attention in bf16 refuses ATEN_CPU_CAPABILITY={os.environ.get('ATEN_CPU_CAPABILITY')}")
+    check(found, said(config, "cpu"), 1.2)
 
 
 def test_heads_of_odd_sizes_are_padded_on_cuda() -> None:
