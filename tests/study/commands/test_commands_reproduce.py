@@ -36,7 +36,9 @@ def test_a_dead_process_that_nobody_reaped_holds_no_lock(tmp_path: Path) -> None
 
 def test_the_living_keep_theirs(tmp_path: Path) -> None:
     path = tmp_path / "rwlock"
-    with subprocess.Popen([sys.executable, "-c", "input() # dvc"], stdin=subprocess.PIPE) as living:
+    command = [sys.executable, "-c", "print(flush=True); input() # dvc"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
+        assert living.stdout is not None and living.stdout.readline()  # before, the kernel may not know its command yet
         write_locks(path, 2**22 + 1, living.pid)
         forget_the_dead(path)
         assert path.exists()

@@ -207,8 +207,9 @@ def test_where_a_run_cannot_write_it_is_refused_at_once_by_the_path(
     else:
         (config.parent / place).mkdir()
     assert run.main(["--config", str(config)]) == run.REFUSED
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {config.parent / place}: ") and len(said.splitlines()) == 1
+    # A thread of a test before, whose disk was full, may say so now.
+    said = [line for line in capsys.readouterr().err.splitlines() if str(config.parent) in line]
+    assert len(said) == 1 and said[0].startswith(f"error: {config.parent / place}: ")
     assert not (config.parent / "outcome.json").exists()
     assert {path.name for path in config.parent.iterdir()} == {"config.yaml", place}, "no trial file is left"
 
