@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from analysis.approaches.surface import Surface
     from analysis.inference.law_result import LawFit
     from analysis.inputs.dataset import Rows
-    from analysis.planning.advice import Candidate, Judged
+    from analysis.planning.advice import Advice, Candidate, Judged
 
 
 class Parts:
@@ -180,16 +180,15 @@ class Parts:
 
     def recommended(self, budget: float) -> tuple[Recommendation | None, str]:
         """Return what is recommended for a budget [FLOPs], None where nothing is; and why the law is not followed."""
-        from analysis.planning import advice, recommend
+        from analysis.planning import recommend
 
-        if self.no_size and "3" in self.asked["approach"]:
-            return None, self.no_size
-        said = self.judged.at(budget)
-        if self.asked["approach"] == ("1",):
-            why = said.wrong or self._envelope_lacks()
-            return (None, why) if why else (recommend.by_envelope_only(self.envelope_laws, self.rows, budget), "")
-        if said.follows == advice.LAW and self.other is not None:
-            assert self.drawn is not None, "it is followed"
+        approach, why, said = self._followed(budget)
+        if not approach:
+            return None, why
+        if approach == "envelope":
+            return recommend.by_envelope_only(self.envelope_laws, self.rows, budget), why
+        if approach == "law":
+            assert self.drawn is not None and self.other is not None, "it is followed"
             on = self.drawn
             plan = recommend.by_other_law(
                 on.law, on.price, on.sizes, block=self.other, valley_fit=self.valleys, rows=self.rows, budget=budget,
@@ -199,7 +198,21 @@ class Parts:
             plan = recommend.recommend(
                 self.rows, self.valleys, self.frontier, surface=self._surface_asked(), budget=budget, said=said
             )
-        return plan, said.why
+        return plan, why
+
+    def _followed(self, budget: float) -> tuple[str, str, Advice]:
+        """Return which approach a budget [FLOPs] follows, if any, why not the law or why none, and what is advised."""
+        from analysis.planning import advice
+
+        said = self.judged.at(budget)
+        if self.no_size and "3" in self.asked["approach"]:
+            return "", self.no_size, said
+        if self.asked["approach"] == ("1",):
+            why = said.wrong or self._envelope_lacks()
+            return "" if why else "envelope", why, said
+        if said.follows == advice.LAW:
+            return "surface" if self.other is None else "law", said.why, said
+        return said.follows, said.why, said
 
     def _envelope_lacks(self) -> str:
         from analysis.planning import advice
@@ -211,22 +224,20 @@ class Parts:
 
     def proposal(self, budget: float) -> tuple[str, Proposal | None, str]:
         """Return what a budget [FLOPs] follows, its best run by that, and why there is none, by the rule of plans."""
-        from analysis.planning import advice, recommend
+        from analysis.planning import recommend
 
-        said, surface = self.judged.at(budget), self._surface_asked()
-        if self.no_size and "3" in self.asked["approach"]:
-            return "", None, self.no_size
-        if self.asked["approach"] == ("1",):
-            why = said.wrong or self._envelope_lacks()
-            return "envelope", None if why else recommend.by_envelope(self.envelope_laws, budget), why
-        if said.follows == advice.LAW and self.other is not None:
+        approach, why, said = self._followed(budget)
+        if not approach:
+            return approach, None, why
+        if approach == "envelope":
+            found: Proposal | None = recommend.by_envelope(self.envelope_laws, budget)
+        elif approach == "law":
             assert self.drawn is not None, "it is followed"
-            return "law", compute_optimal.by_law(self.drawn.law, self.drawn.price, budget, self.drawn.sizes), said.why
-        if not said.follows:
-            return "", None, said.why
-        approach = "surface" if said.follows == advice.LAW else "valleys"
-        makers = recommend.proposers(self.rows, self.valleys, self.frontier, surface, said)
-        return approach, makers[approach](budget), said.why
+            found = compute_optimal.by_law(self.drawn.law, self.drawn.price, budget, self.drawn.sizes)
+        else:
+            makers = recommend.proposers(self.rows, self.valleys, self.frontier, self._surface_asked(), said)
+            found = makers[approach](budget)
+        return approach, found, "" if found else f"the {approach} has none near the sizes swept"
 
     def _surface_asked(self) -> Surface | None:
         """Return the surface where it may be read: not where a law of another form was asked for."""

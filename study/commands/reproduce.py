@@ -158,15 +158,15 @@ def show_report(root: Path, report: Path) -> None:
 
 
 def _answer(root: Path, report: Path) -> None:
+    from analysis.report import sentences
     from analysis.report.terminal import summary
     from analysis.values import study_result
 
     if not (root / report / "fit.json").is_file():
         return  # only the first stages were asked for
-    study_result.load(root / report / "fit.json")  # it says what is wrong with one that is none
-    fit = json.loads((root / report / "fit.json").read_text())
+    fit = study_result.load(root / report / "fit.json")
     print()
-    print(summary(fit))
+    print(summary(sentences.read(fit)))
     print(f"Report   {root / report / 'report.html'}")
     study = StudyFolder(root / "runs" / report.name)
     uri = load_submission(study).tracking.uri

@@ -150,24 +150,23 @@ def load(folder: StudyFolder) -> Settings | None:
         text = ""
     try:
         found = _object(text)
-        if found.pop("format", None) != FORMAT:
-            raise _OtherVersionError
-        check_record(found, SHAPE)
-        settings = Settings(**found)
-        settings.make_space()
-    except _OtherVersionError:
-        raise ValueError(f"{folder.search} was written by another version: start a new study (study.name=…)") from None
+        settings = _read(found) if found.pop("format", None) == FORMAT else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         why = error if isinstance(error, WrongRecordError) else f"{type(error).__name__}: {error}"
         raise ValueError(
             f"{folder.search} is not a search ({why}): the file was edited or damaged; restore it from a backup, or "
             "start a new study (study.name=…)"
         ) from error
+    if settings is None:
+        raise ValueError(f"{folder.search} was written by another version: start a new study (study.name=…)")
     return settings
 
 
-class _OtherVersionError(Exception):
-    """A search of another version."""
+def _read(found: dict[str, Any]) -> Settings:
+    check_record(found, SHAPE)
+    settings = Settings(**found)
+    settings.make_space()
+    return settings
 
 
 def _object(text: str) -> dict[str, Any]:

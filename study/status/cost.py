@@ -130,7 +130,7 @@ def measure(
     whole = [replace(one, over=one.over or one.job_id not in going) for one in whole]
     found = []
     for unit in units(known):
-        asked, reserved = promised(known, statuses, unit)
+        asked, reserved = promised(known, alive, unit)
         more = _searches(known, whole, of_search, unit)
         found.append(replace(total(whole, unit), asked=asked + more[0], reserved=reserved + more[1]))
     return [replace(one, problems=problems, idle=None if charged is None else one.idle) for one in found]
@@ -161,7 +161,7 @@ def measure_by_clocks(folder: StudyFolder, points: Mapping[str, Point], statuses
         jobs.setdefault((batch.name, place[batch.name].get(status.key, 0)), []).append(hours)
     # Points of a job hold it together: those side by side as long as the longest, and one after the other in turn.
     used += sum(max(*hours, sum(hours) / known.batches[name].lanes) for (name, _), hours in jobs.items())
-    return Cost(unit, *promised(known, statuses, unit), used=used, lost=lost, jobs=len(jobs))
+    return Cost(unit, *promised(known, _alive(known, statuses), unit), used=used, lost=lost, jobs=len(jobs))
 
 
 def units(known: ledger.Ledger) -> list[str]:
@@ -246,9 +246,8 @@ def devices(shape: JobSpec) -> Devices:
     return Devices(shape.gpus, shape.cores, shape.pack)
 
 
-def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -> tuple[float, float]:
-    """Return the time limits of all jobs ever submitted, and of those that may still run."""
-    alive = _alive(known, statuses)
+def promised(known: ledger.Ledger, alive: Mapping[str, Collection[str]], unit: str) -> tuple[float, float]:
+    """Return the time limits of all jobs ever submitted, and of those of points that are `alive`, by batch."""
     asked = reserved = 0.0
     for name, batch in known.batches.items():
         if not detached(batch) or batch.abandoned is not None:

@@ -338,7 +338,7 @@ def test_where_one_law_is_all_there_is_no_size_is_recommended(tmp_path: Path) ->
 
 def test_a_far_budget_follows_what_a_plan_for_it_follows(fit: sa.StudyFit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A law may have no best size so far out, though it has one at the fit's own budget."""
-    from analysis.planning import advice
+    from analysis.planning import advice, recommend
 
     own = advice._sizeless
     monkeypatch.setattr(advice, "_sizeless", lambda one, budget: "none so far" if budget > 1e22 else own(one, budget))
@@ -348,6 +348,10 @@ def test_a_far_budget_follows_what_a_plan_for_it_follows(fit: sa.StudyFit, monke
     planned = sa.plan(fit, 1e23, overtrain=1)
     assert (far.approach, planned.form) == ("valleys", "valleys")
     assert far.params == pytest.approx(planned.frame["params"]["training-only"], rel=1e-6)
+    with monkeypatch.context() as sizeless:
+        sizeless.setattr(recommend, "by_valleys", lambda *_: None)
+        with pytest.raises(ValueError, match="for 1e23 FLOPs: the valleys has none near the sizes swept"):
+            fit.optimum(1e23)
     monkeypatch.setattr(advice, "_sizeless", lambda one, budget: "")
     monkeypatch.setattr(advice.Advice, "follows", property(lambda said: ""))
     with pytest.raises(ValueError, match="these runs give no best size for 1e23 FLOPs: "):
