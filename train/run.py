@@ -15,6 +15,7 @@ if __name__ == "__main__":  # above the other imports: a signal to stop counts f
     flag.install()
     code = import_module("train.run").main(flag=flag)
     import_module("train.runtime.console").let_go()
+    import_module("train.runtime.exit").unfreeze()
     raise SystemExit(code)
 
 import argparse

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from tests.forked import environments
 from tests.train.gradients import COUNTS, save_gradients
-from tests.train.runs import finish, read_outcome, records, records_so_far, start, started, write_config
+from tests.train.runs import LIMIT_SECONDS, finish, read_outcome, records, records_so_far, start, started, write_config
 from train import run
 from train.runtime.distributed import World, first_host, leave, world_of
 from train.spec.config import RunConfig
@@ -71,6 +72,36 @@ def test_a_stop_signal_to_one_rank_stops_both_with_a_checkpoint(tmp_path: Path, 
     for process in ranks:
         finish(process, run.INTERRUPTED)
     assert len(list((folder / "checkpoints").iterdir())) == 1
+
+
+BIASED = {"experts": 4, "experts_per_token": 1, "router_bias_speed": 0.05, "balance_weight": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "model", "commands"),
+    [
+        ({"dp_replicate": 2}, BIASED, (["--until", "1000"], [])),
+        ({"dp_replicate": 1, "dp_shard": 2}, {}, (["--until", "1000"], [])),
+        ({"dp_replicate": 1, "dp_shard": 2, "strategy": "fsdp1"}, {}, (["--unsaved"],)),
+        ({"dp_replicate": 1, "tp": 2}, {"kv_heads": 2}, (["--unsaved"],)),
+        ({"dp_replicate": 1, "pp": 2, "micro_batch_sequences": 1}, {}, (["--unsaved"],)),
+    ],
+    ids=["ddp", "fsdp", "fsdp1", "tp", "pp"],
+)
+def test_ranks_say_nothing_on_standard_error(
+    tmp_path: Path,
+    tiny: RunConfig,
+    parallel: dict[str, Any],
+    model: dict[str, Any],
+    commands: tuple[list[str], ...],
+) -> None:
+    """Neither torch's warnings, of Python or of C++, nor what a library finds left of it at exit."""
+    changed = replace(tiny, model=replace(tiny.model, **model), parallel=replace(tiny.parallel, **parallel))
+    config = write_config(tmp_path / "run", replace(changed, budget=replace(tiny.budget, tokens=2048)))
+    for words in commands:
+        for process in [start(config, *words, env=env) for env in environments(2)]:
+            _, err = process.communicate(timeout=LIMIT_SECONDS)
+            assert (process.returncode, err) == (0, "")
 
 
 def test_the_environment_is_read_as_torchrun_sets_it() -> None:

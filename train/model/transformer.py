@@ -227,8 +227,8 @@ class Transformer(nn.Module):
             x = self._embedding(x)
         rope = self.rope
         if rope is not None:
-            rope = rope[past : past + length] if positions is None else rope[positions]
-            rope = rope if x.device.type == "cpu" else torch.view_as_real(rope)
+            # Real: the compiler generates no code for complex numbers, and warns of that.
+            rope = torch.view_as_real(rope[past : past + length] if positions is None else rope[positions])
         windows = {name: window_of(self.config, int(name)) for name in self.blocks}
         plain = rule_of(self.config).plain
         sizes = self.pieces(length) if caches is None else [(length, past + length)]

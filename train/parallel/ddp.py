@@ -7,7 +7,10 @@ beside them would be as many bytes again until the last micro-batch, 3.6 GiB of 
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +28,7 @@ def replicate(module: Transformer, mesh: Mesh, device: torch.device, bucket_mib:
     bucket_mib: gradients that fill one message [MiB]; None: as torch has it (parallel.ddp_bucket_mib).
     """
     group = mesh.group("tokens")
+    _warn_unheard(group, device)
     weights = list(module.parameters())
     for weight in weights:  # a gradient that is there as torch makes its buckets becomes a view of one
         weight.grad = weight.new_zeros(()).expand_as(weight)
@@ -34,11 +38,10 @@ def replicate(module: Transformer, mesh: Mesh, device: torch.device, bucket_mib:
         process_group=group,
         bucket_cap_mb=bucket_mib,  # torch multiplies it before it rounds: a fraction is welcome
         gradient_as_bucket_view=True,
-        broadcast_buffers=False,  # biases of experts move alike on all ranks
         # Without it torch rebuilds the buckets after a process's first step. Sums over more than two ranks are then
-        # taken in another order, and a resumed run would not be the uninterrupted one bit for bit. Its price is a
-        # warning, once a process, that no weight was unused.
+        # taken in another order, and a resumed run would not be the uninterrupted one bit for bit.
         find_unused_parameters=True,
+        **_buffers_stay(),
     )
     wrapped.register_comm_hook(group, _summed)
     in_buckets = [weight.grad for weight in weights]
@@ -51,6 +54,38 @@ def replicate(module: Transformer, mesh: Mesh, device: torch.device, bucket_mib:
             _begin(weights, in_buckets)
 
     return ModelPart(module, wrapped, last_micro)
+
+
+def _buffers_stay() -> dict[str, Any]:
+    """Return the setting by which passes send no buffers: biases of experts move alike on all ranks.
+
+    Torch 2.13 took its name away. Under the new one it sends them once, as the model is wrapped.
+    """
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
+
+
+def _warn_unheard(group: dist.ProcessGroup | None, device: torch.device) -> None:
+    """Let torch say here, unheard, what it says once a process: that no weight was unused, which is known.
+
+    Nothing is sent.
+    """
+    norm = nn.LayerNorm(1, device=device)  # whose weights are not drawn: what is random stays what it was
+    probe = DistributedDataParallel(norm, process_group=group, init_sync=False, find_unused_parameters=True)
+    with warnings.catch_warnings():
+        # Meant for those who have the option for nothing: here it keeps the order of sums, as `replicate` says.
+        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified in DDP constructor")
+        _Filtered.apply(probe, torch.zeros(1, device=device))  # type: ignore[no-untyped-call]
+
+
+class _Filtered(torch.autograd.Function):
+    """Calls a module where warnings of torch's C++ code are Python's: elsewhere DDP's pass by all filters."""
+
+    @staticmethod
+    def forward(_: Any, module: nn.Module, inputs: Tensor) -> None:
+        """Call the module as if its weights were to be trained."""
+        with torch.enable_grad():
+            module(inputs)
 
 
 @torch.no_grad()

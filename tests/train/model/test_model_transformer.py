@@ -86,6 +86,17 @@ def test_rope_keeps_lengths_and_sees_only_distances() -> None:
     assert scores.std() > 1e-3
 
 
+def test_blocks_are_given_real_numbers_for_which_the_compiler_has_code() -> None:
+    model = Transformer(ModelConfig(width=16, layers=1, head_dim=8, kv_heads=1), 10, 6)
+    initialise(model, 3)
+    given: list[torch.Tensor] = []
+    model.blocks["0"].register_forward_pre_hook(lambda _, inputs: given.append(inputs[1]))
+    tokens = torch.randint(0, 10, (2, 6))
+    plain, numbered = model(tokens), model(tokens, positions=torch.arange(6).expand(2, 6))
+    torch.testing.assert_close(plain, numbered)
+    assert [rope.is_complex() for rope in given] == [False, False]
+
+
 @pytest.mark.parametrize(("z_loss", "smoothing"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.2), (0.1, 0.2)])
 def test_gradients_are_those_of_the_objective_and_the_loss_is_the_cross_entropy(
     z_loss: float, smoothing: float

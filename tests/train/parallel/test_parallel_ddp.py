@@ -12,6 +12,7 @@ from benchmarks.fake_corpus import write_corpus
 from tests.forked import run_ranks
 from tests.once import folder_once
 from tests.train.parallel import cells
+from train.parallel import ddp
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +56,21 @@ def test_a_trial_of_a_micro_batch_is_in_the_buckets_too(
 ) -> None:
     for rank in found[micro_batches]:
         assert rank["trial"] == rank["after"]
+
+
+def test_buffers_stay_under_the_name_that_torch_has_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Before:
+        """Torch 2.11's, in what matters here."""
+
+        def __init__(self, module: object, broadcast_buffers: bool = True, init_sync: bool = True) -> None: ...
+
+    class Since(Before):
+        """Torch 2.13's, which warns of the name before."""
+
+        def __init__(
+            self, module: object, broadcast_buffers: bool | None = None, forward_sync_buffers: bool | None = None
+        ) -> None: ...
+
+    for kind, name in ((Before, "broadcast_buffers"), (Since, "forward_sync_buffers")):
+        monkeypatch.setattr(ddp, "DistributedDataParallel", kind)
+        assert ddp._buffers_stay() == {name: False}
