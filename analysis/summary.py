@@ -7,36 +7,32 @@ if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here o
 
     start("analysis.summary")
 
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from analysis.report import sentences
 from analysis.report.terminal import summary
+from analysis.text import commandline, terminal
+from analysis.text.commandline import Key
+from analysis.values import study_result
 
-USAGE = "usage: python -m analysis.summary fit=reports/STUDY/fit.json [report=reports/STUDY/report.html]"
+PURPOSE = "What a fit says in a few lines: the law, what to train next, how far to trust it."
+KEYS = (
+    Key("fit", "fit.json as python -m analysis.fit wrote it (required)", required=True),
+    Key("report", "path of the report that the last line names (default: report.html beside the fit, if it is there)"),
+)
+EXAMPLES = ("python -m analysis.summary fit=reports/isoflop/fit.json",)
+
+
+def act(options: Mapping[str, Any]) -> int:
+    """Print the summary of a fit."""
+    path = Path(options["fit"])
+    fit, beside = study_result.load(path), path.parent / "report.html"
+    terminal.show(summary(sentences.read(fit), options["report"] or (str(beside) if beside.exists() else None)))
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the summary of the fit that `arguments` name; return the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    given = dict(a.split("=", 1) for a in words if "=" in a)
-    unknown = [a for a in words if a.split("=", 1)[0] not in ("fit", "report") or "=" not in a]
-    if unknown or "fit" not in given:
-        print(USAGE, file=sys.stderr)
-        return 2
-    path = Path(given["fit"])
-    try:
-        fit = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        print(f"fit={path} cannot be read ({error}); run python -m analysis.fit first", file=sys.stderr)
-        return 2
-    beside = path.parent / "report.html"
-    try:
-        text = summary(fit, given.get("report") or (str(beside) if beside.exists() else None))
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
-        said = f"{type(error).__name__}: {error}"
-        print(f"fit={path} is no fit.json of this version ({said}); run python -m analysis.fit again", file=sys.stderr)
-        return 2
-    print(text)
-    return 0
+    return commandline.run("analysis.summary", PURPOSE, KEYS, act, arguments, examples=EXAMPLES)

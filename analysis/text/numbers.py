@@ -24,7 +24,10 @@ def finite(value: object) -> float | None:
     """Return the value as a finite float, or None for anything else (None, NaN, infinity, text)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # of an integer
+        return None
     return number if math.isfinite(number) else None
 
 

@@ -130,6 +130,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.text import files
+from analysis.values import fit_file
 from analysis.values.blocks import (
     Basin,
     Block,
@@ -147,12 +148,13 @@ from analysis.values.blocks import (
     Valleys,
 )
 from analysis.values.json_values import from_json, to_json
+from train.spec import calls
 
 __all__ = [
     "FORMAT", "Backtest", "BacktestOptimum", "BacktestRun", "Basin", "Block", "BudgetOptimum", "Check", "Choice",
-    "Cloud", "Cut", "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Growth", "Identified", "Interval", "Kinds",
-    "Optimizer", "PathPoint", "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs", "Valley", "Valleys",
-    "load", "save",
+    "Cloud", "Cut", "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Growth", "Identified",
+    "Interval", "Kinds", "Optimizer", "PathPoint", "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs",
+    "Valley", "Valleys", "load", "save",
 ]  # fmt: skip
 
 FORMAT = 1
@@ -378,20 +380,15 @@ def save(fit: Fit, path: Path) -> None:
 
 def load(path: Path) -> Fit:
     """Read `fit.json` at `path`; ValueError says what is wrong with it."""
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"fit={path} does not exist; run python -m analysis.fit runs=... out={path.parent}") from None
-    except IsADirectoryError:
-        raise ValueError(f"fit={path} is a folder: give the fit in it, fit={path / 'fit.json'}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"fit={path} is no fit.json ({error}); python -m analysis.fit writes one") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"fit={path} is no fit.json (it holds no object); python -m analysis.fit writes one")
+    value = fit_file.read(path)
     if value.get("format") != FORMAT:
-        raise ValueError(f"{path}: format {value.get('format')!r} is not {FORMAT}; run analysis.fit again")
+        raise ValueError(
+            f"fit={path} has the format {calls.shown(value.get('format'))}, not {FORMAT}; run analysis.fit again"
+        )
     value.setdefault("created", _created(path))  # those of earlier versions hold it themselves
-    return from_json(Fit, value, str(path))
+    fit = from_json(Fit, value, f"fit={path}")
+    fit_file.check_record(fit.record, f"fit={path}.record")
+    return fit
 
 
 def _created(path: Path) -> str:

@@ -49,7 +49,7 @@ def test_labels_with_units() -> None:
     assert numbers.factor(10) == "10×"
 
 
-@pytest.mark.parametrize("value", [None, math.nan, math.inf, "12", True])
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, "12", True, 10**400])
 def test_what_is_no_number_is_a_dash_everywhere(value: object) -> None:
     shows = (
         numbers.number,

@@ -57,6 +57,30 @@ def test_a_missing_key_is_named_with_its_place(value: dict[str, Any], where: str
         from_json(Table, value)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (3, "fit.json is 3, not an object"),
+        ({"rows": {}, "ends": None}, "fit.json.rows is {}, not a list"),
+        ({"rows": [], "ends": [1]}, "fit.json.ends is [1], not a list of 2"),
+        ({"rows": [], "ends": [1, True]}, "fit.json.ends[1] is True, not a number"),
+        ({"rows": [], "ends": [1, "2"]}, "fit.json.ends[1] is '2', not a number"),
+        ({"rows": [], "ends": [1, 10**400]}, "fit.json.ends[1] is <int>, not a number below 1e308"),
+        ({"rows": [], "ends": None, "good": 1}, "fit.json.good is 1, not true or false"),
+        ({"rows": [], "ends": None, "named": []}, "fit.json.named is [], not an object"),
+        ({"rows": [{"key": 3, "loss": 1}], "ends": None}, "fit.json.rows[0].key is 3, not a text"),
+        (
+            {"rows": [{"key": "a", "loss": 1, "count": 1.5}], "ends": None},
+            "fit.json.rows[0].count is 1.5, not a whole number",
+        ),
+    ],
+)
+def test_what_is_of_another_type_is_named_with_its_place(value: Any, said: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        from_json(Table, value)
+    assert str(refused.value) == f"{said}; was it written by another version? run analysis.fit again"
+
+
 def test_types_are_resolved_once_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
     class Own:
