@@ -111,6 +111,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "planning/next_runs", "planning/posterior", "planning/priors", "planning/recommend", "planning/scenarios",
         "planning/shapes", "planning/study_config", "precision", "results/evidence", "results/fit_keys",
         "results/law_comparison", "results/predicted", "results/single_law", "score", "text/numbers",
+        "values/approach_lines",
     )},
     **{f"sweeps/{name}.py": SWEEPS for name in (
         "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "history",

@@ -19,6 +19,7 @@ from analysis.approaches.valleys import ValleyFit
 from analysis.inputs.dataset import Rows
 from analysis.planning import advice
 from analysis.planning.advice import Advice
+from analysis.values import approach_lines
 from analysis.values.blocks import Block, Clash, Interval, PowerLaw
 from analysis.values.study_result import Proposal, Recommendation
 
@@ -163,12 +164,9 @@ def compared(plan: Recommendation | None, sizes: Mapping[str, float]) -> Recomme
 
 
 def sizes(plan: Recommendation, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return N* at the recommendation's budget by approach: its own ones, then those of the table of approaches.
-
-    A line with a note, such as that its losses were taken before the schedules ended, is another thing's size.
-    """
+    """Return N* at the recommendation's budget by approach: its own ones, then those of the table that are compared."""
     own = {name: p.params for name, p in plan.by_approach.items()}
-    table = {str(line["approach"]): line.get("params") for line in lines if not line.get("note")}
+    table = {str(line["approach"]): line.get("params") for line in filter(approach_lines.compared, lines)}
     return own | {name: float(n) for name, n in table.items() if n is not None}
 
 

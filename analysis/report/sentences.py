@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.text import numbers
+from analysis.values import approach_lines
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Fit
 
@@ -122,23 +123,23 @@ def choices(fit: Json) -> str:
 
 
 def apart(fit: Json) -> tuple[float | None, int]:
-    """Return the largest ratio of N* between the approaches that give one without a note, and how many those are."""
+    """Return the largest ratio of N* between the approaches that are compared, and how many of those give one."""
     plan = fit.get("recommendation") or {}
     sizes = {name: numbers.finite(p.get("params")) for name, p in (plan.get("by_approach") or {}).items()}
-    for line in unnoted(fit):
+    for line in filter(approach_lines.compared, _approaches(fit)):
         name = {"3 surface": "surface"}.get(str(line.get("approach")), str(line.get("approach")))
         sizes.setdefault(name, numbers.finite(line.get("params")))
     known = [size for size in sizes.values() if size is not None and math.isfinite(size)]
     return (max(known) / min(known) if len(known) > 1 else None), len(known)
 
 
-def unnoted(fit: Json) -> list[Json]:
-    """Return the lines of the table of approaches but for those with a note, which say what else their N* is of."""
-    return [line for line in (fit.get("record") or {}).get("approaches") or () if not line.get("note")]
-
-
 def noted(fit: Json) -> str:
     """Return "without approach 1" where an approach gives an N* that is not compared, else nothing."""
-    lines = (fit.get("record") or {}).get("approaches") or ()
-    left = {str(line.get("approach")).partition(" ")[0] for line in lines if line.get("note")}
+    lines = (line for line in _approaches(fit) if not approach_lines.compared(line))
+    left = {str(line.get("approach")).partition(" ")[0] for line in lines}
     return f"without approach {' and '.join(sorted(left))}" if left else ""
+
+
+def _approaches(fit: Json) -> Sequence[Json]:
+    """Return the lines of the table of approaches."""
+    return (fit.get("record") or {}).get("approaches") or ()
