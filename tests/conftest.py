@@ -8,10 +8,12 @@ import importlib
 import json
 import os
 import random
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -21,10 +23,12 @@ from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
 from tests.warm import SHARED
 
+GPU = Path("/dev/nvidiactl").exists()
+
 # Several workers share the cores: threads of each only get in each other's way. Before anything imports torch or NumPy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # For a CPU torch compiles with g++ in its own process; the others that it starts for Triton would import torch only.
-if not Path("/dev/nvidiactl").exists():
+if not GPU:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # While modules are imported nothing becomes garbage, and the collector would look through all of them again and again.
@@ -46,6 +50,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[SHARED] = str(Path(basetemp).parent / "warm")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Let workers that collect all tests begin as forks of one process that has imported what tests do.
+
+    Not on a machine with a GPU: what asks for it while it is imported has to do so in each process.
+    """
+    if config.args == config.getini("testpaths") and not GPU:
+        folder = config._tmp_path_factory.getbasetemp() / "workers"  # type: ignore[attr-defined]
+        for spec in specs:
+            spec.python = shlex.join([sys.executable, "-m", "tests.worker", str(folder)])
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -146,18 +146,37 @@ class Warm:
         """Start `python -m module words…` in a folder with this environment, its output in pipes."""
         if not self._forks:
             return fresh(module, *words, cwd=cwd, env=env)
-        (out, out_end), (err, err_end), (status, status_end) = os.pipe(), os.pipe(), os.pipe()
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        try:
+            with Path(os.devnull).open() as nothing:
+                pid, status = self._fork(module, words, cwd, env, (nothing.fileno(), out_end, err_end))
+        finally:
+            os.close(out_end)
+            os.close(err_end)
+        return Process([module, *words], pid, os.fdopen(out), os.fdopen(err), status)
+
+    def stand_in(self, module: str, *words: str, cwd: Path, env: Mapping[str, str]) -> int:
+        """Run the same with the standard streams of this process; return its exit code once it has ended."""
+        if not self._forks:
+            return subprocess.run([sys.executable, "-m", module, *words], cwd=cwd, env=env, check=False).returncode
+        pid, status = self._fork(module, words, cwd, env, (0, 1, 2))
+        with Path(os.devnull).open() as nothing:
+            return Process([module, *words], pid, nothing, nothing, status).wait()
+
+    def _fork(
+        self, module: str, words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: Sequence[int]
+    ) -> tuple[int, int]:
+        """Have a fork run a module; return its pid and what says its exit code."""
+        status, status_end = os.pipe()
         request = {"module": module, "words": words, "cwd": str(cwd), "env": dict(env)}
-        ends = [out_end, err_end, status_end]
         text = json.dumps(request).encode()
         assert len(text) < MOST, f"{len(text)} bytes of arguments and environment"
         with self._asking:
-            socket.send_fds(self._socket, [text], ends)
-            for end in ends:
-                os.close(end)
+            socket.send_fds(self._socket, [text], [*streams, status_end])
+            os.close(status_end)
             said = self._socket.recv(100)
         assert said, "no process to fork: it has ended"
-        return Process([module, *words], int(said), os.fdopen(out), os.fdopen(err), status)
+        return int(said), status
 
 
 class Importer:
@@ -252,20 +271,21 @@ def serve(connection: socket.socket) -> dict[str, Any]:
             os.close(descriptor)
         if connection.fileno() not in ready:
             continue
-        asked, ends, _, _ = socket.recv_fds(connection, MOST, 3)
+        asked, ends, _, _ = socket.recv_fds(connection, MOST, 4)
         if not asked:
             _leave(pid for pid, _ in running.values())
-        out, err, status = ends
+        *streams, status = ends
         pid = os.fork()
         if pid == 0:
-            os.dup2(out, 1)
-            os.dup2(err, 2)
+            for number, end in enumerate(streams):
+                os.dup2(end, number)
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115
             sys.stdout, sys.stderr = (open(end, "w", closefd=False, buffering=1) for end in (1, 2))  # noqa: SIM115
             for descriptor in (*ends, connection.detach(), *running, *(end for _, end in running.values())):
                 os.close(descriptor)
             return dict(json.loads(asked))
-        os.close(out)
-        os.close(err)
+        for end in streams:
+            os.close(end)
         running[os.pidfd_open(pid)] = pid, status
         connection.send(str(pid).encode())
 
