@@ -8,12 +8,8 @@ from train.spec.config import CompileConfig, MemoryConfig, ModelConfig, Parallel
 
 VOCABULARY = 64
 LENGTH = 32
-STEPS, FEW_STEPS = 6, 4
-"""Of one cell for each kind of layout, and of its variants.
-
-Wrong decay, rates, moments or weights show in a run of four steps, or not in one of twenty either
-(results/suite_time.txt). Resumed runs are cut from the first number of steps, too.
-"""
+STEPS = 4
+"""Wrong decay, rates, moments or weights show in a run of four, or not in one of twenty: results/suite_time.txt."""
 MODEL = ModelConfig(width=32, layers=2, head_dim=4, kv_heads=4, mlp_width=48)
 TIED = replace(MODEL, tied_embeddings=True)
 EXPERTS = replace(MODEL, mlp_width=24, experts=6, experts_per_token=2, shared_experts=1, balance_weight=0.1)
@@ -57,11 +53,6 @@ def parallel(**changes: object) -> ParallelConfig:
     return ParallelConfig(**{"dp_replicate": 1, **changes})  # type: ignore[arg-type]
 
 
-def variants(*cells: Cell) -> tuple[Cell, ...]:
-    """Return cells that take fewer steps, of layouts that others of more steps have the parts of."""
-    return tuple(replace(cell, steps=FEW_STEPS) for cell in cells)
-
-
 EAGER = (
     Cell("ddp 4", parallel(dp_replicate=4)),
     Cell("fsdp1 4", parallel(dp_shard=4, strategy="fsdp1")),
@@ -73,52 +64,48 @@ EAGER = (
     Cell("tp 2 x fsdp 2", parallel(tp=2, dp_shard=2)),
     Cell("cp 4", parallel(cp=4), masked=True),
     Cell("cp 2 x tp 2", parallel(cp=2, tp=2), masked=True, clip=0.05),
-    *variants(
-        Cell("ddp 4, uneven targets, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), masked=True),
-        Cell("ddp 4, clipped hard", parallel(dp_replicate=4), clip=0.05),
-        Cell("ddp 4, a message for each weight", parallel(dp_replicate=4, ddp_bucket_mib=0.001), masked=True),
-        Cell(
-            "fsdp 4, three blocks ahead", parallel(dp_shard=4, fsdp_prefetch=3), replace(MODEL, layers=5), masked=True
-        ),
-        Cell("fsdp1 4, ZeRO-2, accumulated", parallel(dp_shard=4, strategy="fsdp1", zero=2, micro_batch_sequences=1)),
-        Cell("fsdp1 2 x 2 copies", parallel(dp_replicate=2, dp_shard=2, strategy="fsdp1"), masked=True),
-        Cell("fsdp 4, ZeRO-3, accumulated", parallel(dp_shard=4, micro_batch_sequences=1), masked=True, clip=0.05),
-        Cell("fsdp 4, tied", parallel(dp_shard=4), TIED),
-        Cell(
-            "fsdp 4, gate and up in half rows",
-            parallel(dp_shard=4, micro_batch_sequences=2),
-            replace(MODEL, mlp_width=51),
-        ),
-        Cell("hsdp 2 x 2, accumulated", parallel(dp_replicate=2, dp_shard=2, micro_batch_sequences=1), masked=True),
-        Cell("fsdp 4 copies", parallel(dp_replicate=4, strategy="fsdp")),
-        Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=4), TIED, masked=True, clip=0.05),
-        Cell(
-            "tp 2 x fsdp 2, ZeRO-1, tied, accumulated",
-            parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=2),
-            TIED,
-            masked=True,
-        ),
-        Cell("tp 2 x 2 copies", parallel(tp=2, dp_replicate=2), masked=True),
-        Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
-        Cell("tp 2 x fsdp 2, tied, z-loss", parallel(tp=2, dp_shard=2), TIED, masked=True, penalised=True),
-        Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
-        Cell("experts: ddp 4, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), BIASED, masked=True),
-        Cell("experts: fsdp 4, uneven targets", parallel(dp_shard=4), EXPERTS, masked=True),
-        Cell("experts: cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), EXPERTS, masked=True, documents=True),
-        Cell("experts: fsdp 4 x ep 2, biased", parallel(dp_shard=4, ep=2), BIASED, masked=True, clip=0.05),
-        Cell(
-            "experts: fsdp 2 x 2 copies x ep 2, accumulated, checkpointed",
-            parallel(dp_shard=2, dp_replicate=2, ep=2, micro_batch_sequences=1),
-            EXPERTS,
-            masked=True,
-            memory=MemoryConfig(checkpointing="full"),
-        ),
-        Cell("experts: cp 2 x fsdp 2 x ep 4, sigmoid", parallel(cp=2, dp_shard=2, ep=4), SCORED, masked=True),
-        Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
+    Cell("ddp 4, uneven targets, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), masked=True),
+    Cell("ddp 4, clipped hard", parallel(dp_replicate=4), clip=0.05),
+    Cell("ddp 4, a message for each weight", parallel(dp_replicate=4, ddp_bucket_mib=0.001), masked=True),
+    Cell("fsdp 4, three blocks ahead", parallel(dp_shard=4, fsdp_prefetch=3), replace(MODEL, layers=5), masked=True),
+    Cell("fsdp1 4, ZeRO-2, accumulated", parallel(dp_shard=4, strategy="fsdp1", zero=2, micro_batch_sequences=1)),
+    Cell("fsdp1 2 x 2 copies", parallel(dp_replicate=2, dp_shard=2, strategy="fsdp1"), masked=True),
+    Cell("fsdp 4, ZeRO-3, accumulated", parallel(dp_shard=4, micro_batch_sequences=1), masked=True, clip=0.05),
+    Cell("fsdp 4, tied", parallel(dp_shard=4), TIED),
+    Cell(
+        "fsdp 4, gate and up in half rows",
+        parallel(dp_shard=4, micro_batch_sequences=2),
+        replace(MODEL, mlp_width=51),
     ),
+    Cell("hsdp 2 x 2, accumulated", parallel(dp_replicate=2, dp_shard=2, micro_batch_sequences=1), masked=True),
+    Cell("fsdp 4 copies", parallel(dp_replicate=4, strategy="fsdp")),
+    Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=4), TIED, masked=True, clip=0.05),
+    Cell(
+        "tp 2 x fsdp 2, ZeRO-1, tied, accumulated",
+        parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=2),
+        TIED,
+        masked=True,
+    ),
+    Cell("tp 2 x 2 copies", parallel(tp=2, dp_replicate=2), masked=True),
+    Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
+    Cell("tp 2 x fsdp 2, tied, z-loss", parallel(tp=2, dp_shard=2), TIED, masked=True, penalised=True),
+    Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
+    Cell("experts: ddp 4, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), BIASED, masked=True),
+    Cell("experts: fsdp 4, uneven targets", parallel(dp_shard=4), EXPERTS, masked=True),
+    Cell("experts: cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), EXPERTS, masked=True, documents=True),
+    Cell("experts: fsdp 4 x ep 2, biased", parallel(dp_shard=4, ep=2), BIASED, masked=True, clip=0.05),
+    Cell(
+        "experts: fsdp 2 x 2 copies x ep 2, accumulated, checkpointed",
+        parallel(dp_shard=2, dp_replicate=2, ep=2, micro_batch_sequences=1),
+        EXPERTS,
+        masked=True,
+        memory=MemoryConfig(checkpointing="full"),
+    ),
+    Cell("experts: cp 2 x fsdp 2 x ep 4, sigmoid", parallel(cp=2, dp_shard=2, ep=4), SCORED, masked=True),
+    Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
 )
 
-RECOMPUTED = variants(
+RECOMPUTED = (
     Cell(
         "cp 2 x tp 2, ALiBi, windows, caps, documents, selective, parameters offloaded",
         parallel(cp=2, tp=2),
@@ -132,7 +119,7 @@ RECOMPUTED = variants(
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
-COMPILED = variants(Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True))
+COMPILED = (Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True),)
 """Compiling a block takes half a minute of two cores: this one, and of tensor parallelism that of a pipeline."""
 
 MORE_COMPILED = (

@@ -1,4 +1,4 @@
-"""Every layout of four ranks against one process: each weight's gradient, 8 losses and gradient norms, or 6."""
+"""Every layout of four ranks against one process: each weight's gradient, losses and gradient norms."""
 
 from __future__ import annotations
 
