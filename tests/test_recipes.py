@@ -103,7 +103,7 @@ def copy(session_folder: Path) -> Path:
 def carried_out(root: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", root)
     for name in COPIED:
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, root / name)  # with what Python has compiled
     shutil.copytree(ROOT / "tests", root / "tests", ignore=lambda folder, names: set(names) - {"warm.py"})
     (root / "as_script.py").write_text(SCRIPT, encoding="utf-8")
     before = contents(root)

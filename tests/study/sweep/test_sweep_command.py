@@ -704,7 +704,7 @@ def test_an_installed_wheel_finds_its_conf(tmp_path: Path) -> None:
     build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(source)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = wheels.glob("*.whl")
-    install = [*pip, "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
+    install = [*pip, "install", "-q", "--no-deps", "--no-index", "--no-compile", "--target", str(target), str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     command = [sys.executable, "-m", "study.sweep", "study=smoke", "dry_run=true"]
     elsewhere = tmp_path / "elsewhere"
