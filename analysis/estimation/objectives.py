@@ -94,7 +94,7 @@ class Huber(Elementwise):
 
     def __call__(self, residual: Array) -> tuple[Array, Array]:
         """Return rho and its derivative."""
-        psi = np.clip(residual, -self.delta, self.delta)
+        psi = np.minimum(np.maximum(residual, -self.delta), self.delta)  # np.clip takes twice as long
         return psi * (residual - 0.5 * psi), psi
 
     def second(self, residual: Array) -> Array:

@@ -87,7 +87,7 @@ class SumOfPowers(Linked):
         return matrix, np.zeros(len(self.names))
 
     def _terms(self, theta: Array, x: Array) -> list[Array]:
-        """Return the summands: the floor (R, 1) if there is one, then the powers (R, n)."""
+        """Return the summands: the floor (R, 1) if there is one, then the powers (R, n). Who calls minds overflow."""
         head = 1 if self.floor else 0
         logs = [theta[:, :1]] if head else []
         for i, parts in enumerate(self._parts):
@@ -95,12 +95,13 @@ class SumOfPowers(Linked):
             for row, column in parts[1:]:
                 power -= theta[:, column, None] * x[row]
             logs.append(power)
-        with np.errstate(over="ignore"):  # a trial step may go far: infinity is its value, and it is not taken
-            return [np.exp(each) for each in logs]
+        return [np.exp(each) for each in logs]
 
     def log_value(self, theta: Array, x: Array) -> Array:
         """Return ln of the sum."""
-        return np.asarray(np.log(np.maximum(sum(self._terms(theta, x)), TINY)), dtype=np.float64)
+        with np.errstate(over="ignore"):  # a trial step may go far: infinity is its value, and it is not taken
+            terms = self._terms(theta, x)
+        return np.asarray(np.log(np.maximum(sum(terms), TINY)), dtype=np.float64)
 
     def log_value_and_pull(self, theta: Array, x: Array) -> tuple[Array, Pull]:
         """Return ln of the sum, and the weighted gradient: every term's share of the sum, times 1 or -x."""
@@ -110,7 +111,7 @@ class SumOfPowers(Linked):
 
         def pull(weights: Array) -> Array:
             scaled = weights / value
-            out = np.zeros_like(theta)
+            out = np.zeros(theta.shape)
             if head:
                 out[:, 0] = terms[0][:, 0] * scaled.sum(axis=1)
             for i, parts in enumerate(self._parts):
@@ -124,7 +125,8 @@ class SumOfPowers(Linked):
 
     def jacobian(self, theta: Array, x: Array) -> Array:
         """Return the gradients of ln of the sum (R, n, p)."""
-        terms = self._terms(theta, x)
+        with np.errstate(over="ignore"):
+            terms = self._terms(theta, x)
         value = np.maximum(sum(terms[1:], terms[0]), TINY)
         out = np.zeros((*value.shape, theta.shape[1]))
         head = 1 if self.floor else 0
