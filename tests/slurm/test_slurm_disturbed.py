@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.slurm.cluster import LIMIT_SECONDS, wait_for
-from tests.slurm.lab import TINY, Lab
+from tests.slurm.lab import LOOK_SECONDS, TINY, Lab
 
 pytestmark = pytest.mark.slurm
 
@@ -43,10 +43,12 @@ class Disturbed:
         job = self.job
 
         def gone() -> bool:
+            if job in [one.job_id for one in self.lab.cluster.queue()]:
+                return False  # accounting, which takes several times as long to ask, would say no more
             tasks = self.lab.cluster.jobs(f"--jobs={job}")
-            return bool(tasks) and tasks[-1].end and job not in [one.job_id for one in self.lab.cluster.queue()]
+            return bool(tasks) and tasks[-1].end
 
-        wait_for(f"job {job} ended", gone, seconds, every=0.5)
+        wait_for(f"job {job} ended", gone, seconds, every=LOOK_SECONDS)
         last = self.lab.cluster.jobs(f"--jobs={job}")[-1]
         return last.state.split(" ")[0], last.exit_code
 
