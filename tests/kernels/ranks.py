@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 import kernels
 from tests.kernels.oracle import OPTIONS, cross_entropy
+from train.runtime.gloo import use_one_worker
 
 RANKS = 2
 
@@ -97,6 +98,7 @@ def rows_of_layers() -> None:
 def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("error", ".*is deprecated", FutureWarning)  # which users would see in every run
+    use_one_worker()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     with kernels.use("reference"):

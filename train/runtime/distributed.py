@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from train.runtime.gloo import use_one_worker
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -116,6 +118,7 @@ def join(world: World, device: torch.device, seconds: float = 1800.0) -> None:
         return
     if world.elastic:
         end_with_parent()
+    use_one_worker()
     # The flight recorder keeps the latest messages, for when one of them never ends.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"

@@ -16,8 +16,10 @@ from tests.train.optim.test_optim_rules import MODEL, SPECS, weights
 from kernels.core.dtensor import local
 from train.optim import make_optimizer
 from train.optim.sharded import local_part
+from train.runtime.gloo import use_one_worker
 from train.spec.config import OptimConfig
 torch.set_num_threads(1)
+use_one_worker()
 dist.init_process_group("gloo")
 
 class Bare(nn.Module):

@@ -34,6 +34,7 @@ from train.data.dataset import TokenSequences
 from train.data.rows import masked
 from train.runtime import distributed
 from train.runtime.distributed import World
+from train.runtime.gloo import use_one_worker
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,
@@ -323,6 +324,7 @@ def met(store: Store, name: str, world: World, device: torch.device) -> Iterator
     Gloo's threads, several a group, look for messages a hundred times a second.
     """
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    use_one_worker()
     dist.init_process_group(backend, store=PrefixStore(name, store), rank=world.rank, world_size=world.size)
     yield
     torch.compiler.reset()
