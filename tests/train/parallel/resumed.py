@@ -79,7 +79,7 @@ PAIRS = tuple(pair for pair in ALL_PAIRS if can_split() or not any(splits(MESHES
 
 def built(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> Trainer:
     (optimizer, precision), model = KINDS[about[0]], about[1]
-    cell = Cell(name, MESHES[name], model, precision=precision)
+    cell = Cell(name, MESHES[name], model, precision=precision, steps=BEFORE + AFTER + 1)
     config = config_of(cell, folder, MESHES[name], "cpu")
     config = replace(config, optim=replace(config.optim, name=optimizer))
     return Trainer(config, folder, World() if name == "one" else world, torch.device("cpu"))
