@@ -67,5 +67,8 @@ def test_what_stays_wrong_is_said_at_once_and_not_tried_again(
         process.finish(SimpleNamespace(requests=0))
     assert "MLflow is not up to date (no module named this)" in capsys.readouterr().out
     assert not (tmp_path / "again").exists()
-    ended(folder, "exit 137", f"touch {tmp_path}/again")
+    with Scripted(folder, "exit 137", f"touch {tmp_path}/again") as process:
+        while not process.ended:  # or it is told to end before it has, and that is what it ends of
+            time.sleep(0.01)
+        process.finish(SimpleNamespace(requests=0))
     assert (tmp_path / "again").exists(), "one that was killed is tried again"

@@ -12,7 +12,7 @@ from train.runtime import gloo
 
 def test_groups_have_one_worker_each_and_bear_many_collectives_at_once() -> None:
     counts, seconds = json.loads(run_ranks(2, "tests.train.runtime.gloo_workers"))
-    assert counts  == [[1, 2, 3]] * 2  # of all ranks, then of one rank, then an axis of a mesh
+    assert counts == [[1, 2, 3]] * 2  # of all ranks, then of one rank, then an axis of a mesh
     assert seconds == 700
 
 
