@@ -19,15 +19,13 @@ from numpy.typing import ArrayLike
 from analysis.estimation import fit_problem, multistart, ties
 from analysis.estimation.optimizer import Array
 from analysis.laws.base import Form
-from analysis.planning import priors
+from analysis.planning import priors, run_noise
 
 NODES = 12
 TINY = 1e-100
 """The least sd of ln loss: a candidate whose loss is known without any noise is divided by this."""
 FLOOR = 1e-3
 """Least error of a form in ln loss: none is exact."""
-SEEDS = 2e-3
-"""Noise of ln loss between seeds where the runs do not show it (Muennighoff et al. 2023: 0.0007; small runs more)."""
 REACH = 2.0
 """How far in ln of the inputs the form's own error is alike: a factor of about seven."""
 SAME = 0.25
@@ -48,8 +46,8 @@ class Basin:
 class Posterior:
     """What runs say of a law: form, centres (k,), logs of the runs (k, n), basins; errors of ln loss as sd.
 
-    `noise` is that between seeds, `misfit` the form's own; root root' is the prior covariance of the constants, and
-    `prior` is where that is from.
+    `noise` is that from run to run, `misfit` the form's own, smooth one; root root' is the prior covariance of the
+    constants, and `prior` is where that is from.
     """
 
     form: Form
@@ -90,11 +88,12 @@ class Choice:
 
 
 def posterior(
-    problem: fit_problem.Problem, starts: int = 16, noise: float = SEEDS, *, given: priors.Prior | None = None
+    problem: fit_problem.Problem, starts: int = 16, noise: float | None = None, *, given: priors.Prior | None = None
 ) -> Posterior:
     """Return the posterior of a fitted problem from its multi-start.
 
     Basins weigh by their likelihood with the scale profiled out, SSE^(-n/2), times the volume of their Gaussian.
+    The runs tell how much they scatter (see :mod:`analysis.planning.run_noise`), unless a `noise` of ln loss is given.
     The prior is dropped where the runs contradict it, unless one is `given`.
     """
     found = multistart.fit_point(problem, starts).minima
@@ -103,16 +102,31 @@ def posterior(
     fitted = problem.expanded(found.theta[order][np.isfinite(found.value[order])])
     given = given or priors.met(problem, fitted[0])
     thetas = _distinct(problem, np.stack([priors.most_likely(problem, t, given) for t in _distinct(problem, fitted)]))
+    sums = np.array([priors.squares(problem, t) for t in thetas])
+    error = _error(problem, float(sums.min()))
+    basins = _weighed(problem, thetas, sums, given, error)
+    noise = noise or _noise(problem, basins[0].theta, given, error)
+    # The form's error is what remains of the residuals, so that scatter is not counted twice. As much scatter as seeds
+    # make stays in it: runs cannot tell so little from an error of the form.
+    shown = max(problem.y.size - len(thetas[0]), 0) * max(noise**2 - run_noise.SEEDS**2, 0.0)
+    misfit = _error(problem, max(float(sums.min()) - shown, 0.0))
+    return Posterior(problem.form, problem.centres, problem.x, basins, noise, misfit, given.root, given)
+
+
+def _error(problem: fit_problem.Problem, total: float) -> float:
+    """Return the error of ln loss from a sum of squared residuals."""
+    return max(FLOOR, priors.misfit(total, problem.y.size, len(problem.form.names)))
+
+
+def _weighed(
+    problem: fit_problem.Problem, thetas: list[Array], sums: Array, given: priors.Prior, error: float
+) -> tuple[Basin, ...]:
+    """Return the basins at these constants that weigh anything, the heaviest first."""
     count, width = problem.y.size, len(thetas[0])
-    sums = np.array([float(((problem.form.log_value(t[None], problem.x)[0] - problem.y) ** 2).sum()) for t in thetas])
-    least = float(sums.min())
-    misfit = max(FLOOR, priors.misfit(least, count, width))
-    if given.dropped:  # nothing but the runs holds the constants: all of their scatter counts
-        noise = max(noise, float(np.sqrt(least / max(count - width, 1))))
     logs = []
     for theta, total in zip(thetas, sums, strict=True):
         slope = problem.form.jacobian(theta[None], problem.x)[0]
-        sign, volume = np.linalg.slogdet(slope.T @ slope / misfit**2 + given.precision)
+        sign, volume = np.linalg.slogdet(slope.T @ slope / error**2 + given.precision)
         assert sign > 0, "a precision matrix is positive"
         # A floor on the residuals: an exact fit of few runs is no infinite evidence.
         likely = -0.5 * max(count - width, 1) * np.log(total + count * FLOOR**2)
@@ -120,8 +134,15 @@ def posterior(
     weights = np.exp(np.array(logs) - max(logs))
     keep = [int(i) for i in np.argsort(-weights, kind="stable") if weights[i] > 1e-4 * weights.sum()]
     total = float(weights[keep].sum())
-    basins = tuple(Basin(thetas[i], float(weights[i]) / total) for i in keep)
-    return Posterior(problem.form, problem.centres, problem.x, basins, noise, misfit, given.root, given)
+    return tuple(Basin(thetas[i], float(weights[i]) / total) for i in keep)
+
+
+def _noise(problem: fit_problem.Problem, theta: Array, given: priors.Prior, error: float) -> float:
+    """Return the scatter of ln loss from run to run, linear around theta, beside this error of the form."""
+    slope = problem.form.jacobian(theta[None], problem.x)[0]
+    gaps = problem.y - problem.form.log_value(theta[None], problem.x)[0] - slope @ (given.middle - theta)
+    known = slope @ given.root
+    return run_noise.scatter(known @ known.T + error**2 * _near(problem.x, problem.x), gaps)
 
 
 def _distinct(problem: fit_problem.Problem, thetas: Array | list[Array]) -> list[Array]:
@@ -131,7 +152,9 @@ def _distinct(problem: fit_problem.Problem, thetas: Array | list[Array]) -> list
     seen: list[Array] = []
     for theta in thetas:
         values = problem.form.log_value(theta[None], around)[0]
-        if all(float(np.abs(values - other).max()) > SAME * FLOOR for other in seen):
+        with np.errstate(invalid="ignore"):  # two that are infinite at one place are alike there
+            apart = [float(np.abs(values - other).max()) for other in seen]
+        if all(gap > SAME * FLOOR for gap in apart):
             kept.append(theta)
             seen.append(values)
     return kept
@@ -149,8 +172,13 @@ def _conditioned(found: Posterior, theta: Array, x: Array) -> Array:
 
 def alike(found: Posterior, a: Array, b: Array) -> Array:
     """Return the covariance of the form's own error between places (k, m) and (k, n)."""
+    return found.misfit**2 * _near(a, b)
+
+
+def _near(a: Array, b: Array) -> Array:
+    """Return the correlation of the form's own error between places (k, m) and (k, n)."""
     apart = ((a[:, :, None] - b[:, None, :]) ** 2).sum(axis=0)
-    return np.asarray(found.misfit**2 * np.exp(-0.5 * apart / REACH**2))
+    return np.asarray(np.exp(-0.5 * apart / REACH**2))
 
 
 @dataclass

@@ -38,6 +38,10 @@ GUESS, WEIGHT = 0.01, 3.0
 """The error of a law in ln loss before runs show it, and for how many runs that guess counts."""
 HOLDS = 0.02
 """A law that misses runs by more than this in ln loss does not hold over them: its constants contradict no prior."""
+STEPS = 60
+"""Evaluations for the highest posterior: ten are enough near it."""
+CENTRINGS = 4
+"""How often the prior is drawn around its own law: after that, the law stays where it is."""
 RARE = 0.05
 """Runs as far from the prior as fewer than this share of its own studies contradict it."""
 
@@ -99,21 +103,50 @@ def met(problem: fit_problem.Problem, around: Array) -> Prior:
     fit misses the runs, with one degree of freedom a constant that is known, where the prior is true: a check of the
     best fit against what the prior predicts of it (Evans & Moshonov 2006, Bayesian Analysis 1, 893). As they ask, the
     law itself is checked first: of one that does not hold over the runs, constants far from the prior say nothing of
-    it.
+    it. Where runs scatter by more than laws are taken to err, their own scatter is the measure, of which few runs tell
+    little: its squares are F.
     """
     given = prior(problem, around)
     if not given.told or problem.constraint.matrix is not None:
         return given
     best = most_likely(problem, around, replace(_nothing(around), told=True))
-    total = _squares(problem, best)
-    scale = misfit(total, problem.y.size, len(best))
+    scale = misfit(squares(problem, best), problem.y.size, len(best))
     if scale > HOLDS:
         return given
-    theta = _maximum(problem, best, given, scale)
-    apart = (_squares(problem, theta) - total) / scale**2 + 2.0 * given.penalty(theta)
-    known = sum(name in KNOWN or name == "E" for name in problem.form.names)
-    chance = distributions.chi2_tail(max(apart, 0.0), known)
+    given = _centred(problem, best, scale)
+    chance = _chance(problem, best, given, scale)
     return replace(given if chance >= RARE else _nothing(around), chance=chance)
+
+
+def _centred(problem: fit_problem.Problem, best: Array, scale: float) -> Prior:
+    """Return the prior whose constants of which nothing is known lie around its own law, not around the best fit's.
+
+    Where exponents and floor are hardly identified, coefficients of the best fit can be off by any factor.
+    """
+    law = best
+    for _ in range(CENTRINGS):
+        law = _maximum(problem, law, prior(problem, law), scale)
+    return prior(problem, law)
+
+
+def _apart(problem: fit_problem.Problem, best: Array, given: Prior, scale: float) -> float:
+    """Return by how much more the law of the highest posterior misses runs and prior than the best fit the runs.
+
+    In squares of `scale`, the error of ln loss.
+    """
+    theta = _maximum(problem, given.middle, given, scale)
+    more = (squares(problem, theta) - squares(problem, best)) / scale**2
+    return max(more + 2.0 * given.penalty(theta), 0.0)
+
+
+def _chance(problem: fit_problem.Problem, best: Array, given: Prior, scale: float) -> float:
+    """Return the share of studies of the prior that lie as far from it as the runs, if laws err by `scale`."""
+    known = sum(name in KNOWN or name == "E" for name in problem.form.names)
+    free = problem.y.size - len(best)
+    own = float(np.sqrt(squares(problem, best) / max(free, 1)))
+    if free > 0 and own > GUESS:
+        return distributions.f_tail(_apart(problem, best, given, own) / known, known, free)
+    return distributions.chi2_tail(_apart(problem, best, given, scale), known)
 
 
 def words(form: str, lowest: float) -> str:
@@ -155,7 +188,7 @@ def misfit(total: float, count: int, width: int) -> float:
     return float(np.sqrt((total + WEIGHT * GUESS**2) / (max(count - width, 0) + WEIGHT)))
 
 
-def _squares(problem: fit_problem.Problem, theta: Array) -> float:
+def squares(problem: fit_problem.Problem, theta: Array) -> float:
     """Return the sum of squared residuals of ln loss."""
     return float(((problem.form.log_value(theta[None], problem.x)[0] - problem.y) ** 2).sum())
 
@@ -166,7 +199,7 @@ def most_likely(problem: fit_problem.Problem, theta: Array, given: Prior) -> Arr
         return theta
     at, count = theta, problem.y.size
     for _ in range(3):
-        at = _maximum(problem, at, given, misfit(_squares(problem, at), count, len(theta)))
+        at = _maximum(problem, at, given, misfit(squares(problem, at), count, len(theta)))
     return at
 
 
@@ -185,4 +218,8 @@ def _maximum(problem: fit_problem.Problem, theta: Array, given: Prior, scale: fl
         with np.errstate(all="ignore"):
             return np.concatenate((np.nan_to_num(form.jacobian(z[None], problem.x)[0]) / scale, inner))
 
-    return np.asarray(least_squares(residuals, theta, jac=slopes, max_nfev=60).x)
+    found = least_squares(residuals, theta, jac=slopes, max_nfev=STEPS)
+    if found.status == 0:  # out of steps: from exponents and a floor near 0, constants that fit alike are a long way
+        again = least_squares(residuals, given.middle, jac=slopes, max_nfev=STEPS)
+        found = min(found, again, key=lambda end: float(end.cost))
+    return np.asarray(found.x)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from analysis.estimation import fit_problem, multistart, objectives
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
-from analysis.planning import posterior, priors
+from analysis.planning import posterior, priors, run_noise
 from analysis.planning.posterior import Basin, Choice, Posterior
 from tests.analysis import studies
 
@@ -226,6 +226,9 @@ def test_laws_that_predict_alike_are_one() -> None:
     assert len(posterior._distinct(p, [theta, other, same])) == 2
     assert len(posterior._distinct(p, [theta, other, theta + off * 5.2e-4 / steepest])) == 3
     assert posterior._distinct(p, []) == []
+    wild = np.array([0.0, 0.0, 0.0, 800.0, 0.0])
+    with np.errstate(invalid="raise"):
+        assert [t.tolist() for t in posterior._distinct(p, [wild, 1.1 * wild])] == [wild.tolist()]
 
 
 @pytest.mark.parametrize("form", ["kaplan", "chinchilla"])
@@ -242,18 +245,26 @@ def test_basins_weigh_by_likelihood_prior_and_volume(form: str, monkeypatch: pyt
     monkeypatch.setattr(multistart, "fit_point", lambda *given: replace(best, minima=minima))
     monkeypatch.setattr(priors, "most_likely", lambda problem, theta, given: theta)
     found = posterior.posterior(p, 4)
-    assert found.noise == 2e-3
     assert found.form is law
     np.testing.assert_array_equal(found.x, p.x)
-    given_ = priors.prior(p, best.theta)
+    given_ = found.prior
+    assert given_ is not None
     sums = {
         name: float(((law.log_value(t[None], p.x)[0] - p.y) ** 2).sum())
         for name, t in (("best", thetas[1]), ("near", thetas[0]))
     }
     misfit = max(1e-3, priors.misfit(min(sums.values()), 20, len(moved)))
-    assert found.misfit == pytest.approx(misfit)
+    # The scatter around the heaviest basin: what it is beyond that of seeds is taken off the form's error.
+    heaviest = found.basins[0].theta
+    slopes = law.jacobian(heaviest[None], p.x)[0]
+    gaps = p.y - law.log_value(heaviest[None], p.x)[0] - slopes @ (given_.middle - heaviest)
+    besides = slopes @ given_.root @ given_.root.T @ slopes.T + posterior.alike(replace(found, misfit=misfit), p.x, p.x)
+    assert found.noise == pytest.approx(run_noise.scatter(besides, gaps), rel=1e-4)
+    left = min(sums.values()) - (20 - len(moved)) * (found.noise**2 - 2e-3**2)
+    assert found.misfit == pytest.approx(max(1e-3, priors.misfit(max(left, 0.0), 20, len(moved))))
+    assert found.misfit < misfit
     assert found.root is not None
-    np.testing.assert_array_equal(found.root, given_.root)
+    np.testing.assert_array_equal(found.root, priors.prior(p, best.theta).root)
     logs = []
     for name, theta in (("best", thetas[1]), ("near", thetas[0])):
         slope = law.jacobian(theta[None], p.x)[0]
@@ -276,7 +287,7 @@ def test_evidence_of_many_runs_is_beyond_no_number() -> None:
     assert np.isfinite(found.weights).all()
     assert found.weights.sum() == pytest.approx(1.0)
     given_ = inspect.signature(posterior.posterior).parameters
-    assert (given_["starts"].default, given_["noise"].default) == (16, 2e-3)
+    assert (given_["starts"].default, given_["noise"].default) == (16, None)
 
 
 def test_an_exact_fit_is_no_infinite_evidence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,8 +185,23 @@ def test_a_prior_stays_where_the_runs_follow_it_and_where_no_law_holds_over_them
     assert found.told
     assert not found.dropped
     np.testing.assert_array_equal(found.root, plain.root)
-    np.testing.assert_array_equal(found.middle, plain.middle)
+    of_found, of_plain = of_constants(p, found), of_constants(p, plain)
+    assert (of_found == of_plain) is (noise == 0.2), (
+        "where no law holds, the best fit's coefficients are as good as any"
+    )
+    assert {n: of_found[n] for n in ("E", "alpha", "beta")} == {n: of_plain[n] for n in ("E", "alpha", "beta")}
     assert priors.findings(found, {}) == ()
+
+
+def test_constants_of_which_nothing_is_known_lie_around_the_law_of_the_prior() -> None:
+    """Around a fit whose coefficients are off by any factor, a prior that is true would be far from all runs."""
+    p = problem(noise=0.003)
+    far = SURFACE.internal(np.array([[1e-9, 1e9, 1.3, 1.4, 0.015]]), p.centres)[0]
+    found = priors.met(p, far)
+    law = priors.most_likely(p, found.middle, found)
+    matrix, offset = SURFACE.link(p.centres)
+    np.testing.assert_allclose((matrix @ found.middle + offset)[1:3], (matrix @ law + offset)[1:3], atol=0.05)
+    assert found.chance > 0.2
 
 
 def test_how_rare_runs_are_is_chi_squared_in_the_constants_that_are_known() -> None:
@@ -200,6 +216,21 @@ def test_how_rare_runs_are_is_chi_squared_in_the_constants_that_are_known() -> N
     apart = gap @ np.linalg.solve(of_runs + given.root @ given.root.T, gap)
     assert found.chance == pytest.approx(stats.chi2.sf(apart, 3), rel=0.1)
     assert 0.05 < found.chance < 0.9
+
+
+@pytest.mark.parametrize(("noise", "wide"), [(0.006, False), (0.018, True)])
+def test_runs_that_scatter_widely_are_measured_by_their_own_scatter(noise: float, wide: bool) -> None:
+    """In a linear model that is Hotelling's: the distance from the prior is F, of as few runs as are free."""
+    p = of_law((1.9, 60.0, 110.0, 0.40, 0.36), noise)
+    p = replace(p, x=p.x[:, ::2], y=p.y[::2])
+    best = priors.most_likely(p, multistart.fit_point(p).theta, priors.Prior(np.zeros(5), 1e3 * np.eye(5), True))
+    found = priors.met(p, best)
+    scale = np.sqrt(priors.squares(p, best) / 5)
+    assert (scale > 0.01) is np.bool_(wide)
+    chi = stats.chi2.sf(priors._apart(p, best, found, priors.misfit(priors.squares(p, best), 10, 5)), 3)
+    own = stats.f.sf(priors._apart(p, best, found, scale) / 3, 3, 5)
+    assert found.chance == pytest.approx(own if wide else chi)
+    assert own != pytest.approx(chi, rel=0.1)
 
 
 def test_of_other_laws_and_held_constants_no_conflict_is_looked_for() -> None:
