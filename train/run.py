@@ -13,10 +13,9 @@ if __name__ == "__main__":  # above the other imports: a signal to stop counts f
 
     flag = StopFlag()
     flag.install()
-    code = import_module("train.run").main(flag=flag)
-    import_module("train.runtime.console").let_go()
-    import_module("train.runtime.exit").unfreeze()
-    raise SystemExit(code)
+    end = import_module("train.runtime.exit").Exit()
+    end.code = import_module("train.run").main(flag=flag)
+    raise SystemExit(end.code)
 
 import argparse
 import faulthandler

@@ -1,17 +1,26 @@
-"""What the interpreter finds of this process as it ends. Standard library only."""
+"""The end of a process that has imported torch. Standard library only."""
 
 from __future__ import annotations
 
-import gc
-import sys
+import atexit
+import os
+
+from train.runtime.console import let_go
 
 
-def unfreeze() -> None:
-    """Let the interpreter's last look for garbage find what `gc.freeze` hid from it, where a library asks for that.
+class Exit:
+    """Ends this process with `code`, if that is set, before the interpreter looks for garbage a last time.
 
-    Triton's bindings count at exit what is left of them, and print all of it as leaked. Without them the look, most of
-    a second, is saved.
+    That look takes half a second where torch is imported. Where `gc.freeze` spares it, Triton's bindings take what is
+    left of them for leaks and print all of it. Threads have ended by then, and what else is called at exit has been:
+    make this before those are imported, as what is registered first is called last.
     """
-    if "triton" in sys.modules:
-        gc.unfreeze()
-        gc.disable()  # the interpreter would look twice
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if self.code is not None:
+            let_go()
+            os._exit(self.code)
