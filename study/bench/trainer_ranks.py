@@ -108,7 +108,8 @@ def run_ranks(
                 bad = [at[rank] for rank in at if processes[rank].returncode]
                 waited = time.monotonic() - min(bad, default=began)
                 why = f"still {'hanging' if bad else 'running'} after {waited:.1f} s"
-                killed |= dict.fromkeys(processes.keys() - at.keys(), f"{why}, ended from outside")
+                # Once killed, a rank may be there for another look, and others have ended of it by then.
+                killed = dict.fromkeys(processes.keys() - at.keys(), f"{why}, ended from outside") | killed
                 kill(processes)
             time.sleep(poll)
     finally:

@@ -329,6 +329,20 @@ def test_ranks_that_outlive_another_are_ended(tmp_path: Path, monkeypatch: pytes
     assert all(re.fullmatch(r"still running after [\d.]+ s, ended from outside", rank.how) for rank in done.ranks)
 
 
+def test_a_rank_that_takes_its_time_to_end_has_not_outlived_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [0, 1]
+
+    def in_turn(processes: dict[int, subprocess.Popen[bytes]]) -> None:
+        processes[left.pop(0) if left else 1].kill()
+
+    monkeypatch.setattr(trainer_ranks, "kill", in_turn)
+    monkeypatch.setenv("STUDY_TRAINER", shlex.join([sys.executable, "-c", "import time; time.sleep(600)"]))
+    done = run_ranks(Launch(tmp_path, 2), grace=600, most_seconds=0.1, poll=0.2)
+    assert [rank.how.partition(" after ")[0] for rank in done.ranks] == ["still running"] * 2
+
+
 def test_ranks_end_with_a_command_that_is_killed_outright(tmp_path: Path) -> None:
     code = "import os, signal, sys, time; signal.signal(15, lambda *_: None); "
     code += "open(os.environ['RANK'], 'w').write(str(os.getpid()) + chr(10)); time.sleep(600); time.sleep(600)"
