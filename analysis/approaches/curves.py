@@ -16,7 +16,7 @@ from analysis.estimation import objectives, observations
 from analysis.inference.fit_law import fit_law
 from analysis.inputs.dataset import Array
 from analysis.text import numbers
-from analysis.values.blocks import Block, Check
+from analysis.values.blocks import Block, Check, CurveScore
 from analysis.values.findings import finding
 
 if TYPE_CHECKING:
@@ -43,27 +43,12 @@ class Curve:
     rates: Array
 
 
-@dataclass(frozen=True)
-class Score:
-    """How well a law says a curve: R2, mean absolute error, mean and worst relative error; `fitted` if it was seen."""
-
-    size: str
-    run: str
-    fitted: bool
-    points: int
-    r2: float
-    mae: float
-    mean_relative: float
-    worst_relative: float
-    final_relative: float
-
-
 @dataclass(frozen=True, eq=False)
 class CurveLaws:
     """A law a size by name, the scores of every curve, and findings."""
 
     fits: Mapping[str, LawFit]
-    scores: tuple[Score, ...]
+    scores: tuple[CurveScore, ...]
     checks: tuple[Check, ...]
     curves: tuple[Curve, ...]
 
@@ -183,7 +168,7 @@ def fit(
     if lost:
         raise ValueError(f"train={lost[0]}: there is no such run; there are {', '.join(sorted(known)[:20])}")
     fits: dict[str, LawFit] = {}
-    scores: list[Score] = []
+    scores: list[CurveScore] = []
     for size in dict.fromkeys(curve.size for curve in every):
         own = [curve for curve in every if curve.size == size]
         shown = [curve for curve in own if not train or curve.run in train]
@@ -223,12 +208,12 @@ def predicted(curve: Curve, law: MultiPower, fit: LawFit) -> Array:
         return np.asarray(np.exp(other.log_value(fit.point.theta[None], x))[0])
 
 
-def _score(curve: Curve, law: MultiPower, fit: LawFit, seen: bool) -> Score:
+def _score(curve: Curve, law: MultiPower, fit: LawFit, seen: bool) -> CurveScore:
     value = predicted(curve, law, fit)
     error, share = value - curve.loss, np.abs(value / curve.loss - 1.0)
     spread = float(((curve.loss - curve.loss.mean()) ** 2).sum())
-    return Score(
-        curve.size, curve.run, seen, len(value), 1.0 - float((error**2).sum()) / max(spread, 1e-300),
+    return CurveScore(
+        curve.run, curve.size, seen, len(value), 1.0 - float((error**2).sum()) / max(spread, 1e-300),
         float(np.abs(error).mean()), float(share.mean()), float(share.max()), float(value[-1] / curve.loss[-1] - 1.0),
     )  # fmt: skip
 

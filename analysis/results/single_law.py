@@ -18,7 +18,7 @@ from analysis.values.study_result import Fit, Runs
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.approaches.curves import Score
+    from analysis.values.blocks import CurveScore
 
 
 def _target(asked: Mapping[str, Any]) -> str:
@@ -84,7 +84,7 @@ def curves_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
     return _alone(curve, asked, found.block(), extra, _runs(curve, found.scores))
 
 
-def _runs(frame: pd.DataFrame, scores: Sequence[Score]) -> Runs:
+def _runs(frame: pd.DataFrame, scores: Sequence[CurveScore]) -> Runs:
     """Return how many curves there are, are fitted, have no row to use, and were read to the end of their run."""
     from analysis.approaches import curves
 

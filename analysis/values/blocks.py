@@ -204,6 +204,21 @@ class Fits:
 
 
 @dataclass(frozen=True)
+class CurveScore:
+    """How well a law says a curve: R2, mean absolute error, mean and worst relative error; `fitted` if it was seen."""
+
+    run: str
+    size: str
+    fitted: bool
+    points: int
+    r2: float
+    mae: float
+    mean_relative: float
+    worst_relative: float
+    final_relative: float
+
+
+@dataclass(frozen=True)
 class Clash:
     """A budget [FLOPs] that was run, its best size and interval by its valley, and the best size by the surface."""
 

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.values.blocks import CurveScore
 from analysis.values.json_values import from_json
-
-
-@dataclass(frozen=True)
-class CurveScore:
-    """A learning curve of `record.curves`, as far as it is shown."""
-
-    run: str
-    size: str
-    fitted: bool
-    points: int
-    r2: float
-    mae: float
-    mean_relative: float
-    worst_relative: float
-
 
 RECORD: Mapping[str, Any] = {
     "options": dict[str, Any],

@@ -152,9 +152,9 @@ from train.spec import calls
 
 __all__ = [
     "FORMAT", "Backtest", "BacktestOptimum", "BacktestRun", "Basin", "Block", "BudgetOptimum", "Check", "Choice",
-    "Cloud", "Cut", "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Growth", "Identified",
-    "Interval", "Kinds", "Optimizer", "PathPoint", "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs",
-    "Valley", "Valleys", "load", "save",
+    "Cloud", "Cut", "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Growth", "Identified", "Interval", "Kinds",
+    "Optimizer", "PathPoint", "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs", "Valley", "Valleys",
+    "load", "save",
 ]  # fmt: skip
 
 FORMAT = 1

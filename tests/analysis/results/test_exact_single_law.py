@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 
 from analysis.approaches import curves, parametric, settings
-from analysis.approaches.curves import Score
 from analysis.inference import resampling
 from analysis.inputs import large
 from analysis.inputs.columns import finish
 from analysis.laws.registry import FORMS
 from analysis.results.fit_keys import parse
 from analysis.results.single_law import curves_only, law_only, settings_only
-from analysis.values.blocks import Block, Check
+from analysis.values.blocks import Block, Check, CurveScore
 from analysis.values.findings import FINDINGS
 from analysis.values.study_result import Runs
 
@@ -130,8 +129,8 @@ def test_a_law_of_sweeps_needs_one_optimum_more_than_constants(law: list[Any], m
         settings_only(frame("completed"), {**how, "loss": "linear"})
 
 
-def score(run: str, fitted: bool) -> Score:
-    return Score("1e6", run, fitted, 3, 0.99, 0.01, 0.02, 0.03, 0.04)
+def score(run: str, fitted: bool) -> CurveScore:
+    return CurveScore(run, "1e6", fitted, 3, 0.99, 0.01, 0.02, 0.03, 0.04)
 
 
 @pytest.mark.parametrize("few", [True, False])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.train.parallel.cells import BIASED, EXPERTS, MODEL, SCORED, Cell, parallel
-from train.spec.config import CompileConfig, MemoryConfig, ParallelConfig, PrecisionConfig
+from tests.train.parallel.cells import BIASED, COMPILE, EXPERTS, MODEL, SCORED, Cell, parallel
+from train.spec.config import MemoryConfig, ParallelConfig, PrecisionConfig
 from train.spec.pipeline_layout import SCHEDULES, can_split
 
 DEEP = replace(MODEL, layers=8)
@@ -122,8 +122,6 @@ RECOMPUTED_PIPELINES = (
     ),
 )
 """As `cells.RECOMPUTED`."""
-
-COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
 COMPILED_PIPELINES = (
     # Here torch 2.13 loses the whole gradient of an embedding whose output still waits for its message.
