@@ -87,7 +87,7 @@ def _scattered(problem: fit_problem.Problem, point: multistart.PointFit, drawn: 
     generator = np.random.default_rng(np.random.SeedSequence([0, 9]))
     whole = float((rest**2).sum()) / df / error_draws.scales(df, len(drawn), generator)
     with np.errstate(invalid="ignore", divide="ignore"):
-        within = float(scatter.variances(np.log(np.where(drawn > 0, drawn, np.nan))).mean())
+        within = float(scatter.middle_variances(np.log(np.where(drawn > 0, drawn, np.nan))).mean())
     return np.asarray(
         drawn * np.exp(generator.normal(size=drawn.shape) * np.sqrt(np.maximum(whole - within, 0))[:, None])
     )

@@ -130,3 +130,10 @@ def vertex(p: Parabola, coefficients: Array) -> Array:
     tokens = np.polynomial.polynomial.polyval(at, p.inverse @ p.log_tokens)
     out = np.stack((at + p.center, tokens, c0 + c1 * at + c2 * at * at), axis=-1)
     return out[0] if len(out) == 1 else out
+
+
+def swept(minima: Sequence[Parabola], drawn: Array) -> Array:
+    """Return draws (R, m, 3) of these minima with NaN where one lies beyond the sizes swept: a fit leaves it out."""
+    low, high = (np.array([p.reach[end] + p.center for p in minima]) for end in (0, 1))
+    inside = (drawn[..., 0] > low) & (drawn[..., 0] < high)
+    return np.where(inside[..., None], drawn, np.nan)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.approaches import valley_findings
-from analysis.approaches.parabola import Parabola, noise_of, parabola, status_of, vertex
+from analysis.approaches.parabola import Parabola, noise_of, parabola, status_of, swept, vertex
 from analysis.approaches.power_laws import exp_interval, power_law
 from analysis.approaches.valley_options import Choices
 from analysis.inference import identifiability, resampling, scatter
@@ -30,8 +30,8 @@ ENOUGH = "a power law needs two, and three to show that it holds"
 class ValleyFit:
     """Valleys with the draws of their minima (R, m): ln N*, ln D* and loss; NaN where a draw has no minimum.
 
-    Draws of ln N* and ln D* are of minima that scatter around their power law, where there are three or more of them;
-    those of the loss hold the noise within budgets alone.
+    Where there are three or more minima, draws of ln N* and ln D* are of minima within the sizes swept that scatter
+    around their power law. Draws of the loss hold the noise within budgets alone.
     """
 
     block: Valleys
@@ -55,7 +55,8 @@ def fit(rows: Rows, *, resamples: int, seed: int, choices: Choices = DEFAULT) ->
     noise = noise_of(parabolas)
     judged = [(p, *status_of(p, 0.0 if choices.flat == "keep" else noise)) for p in parabolas]
     minima = [p for p, status, _ in judged if status == "minimum"]
-    noisy, again = _draws(parabolas, minima, resamples, seed)
+    once, again = _draws(parabolas, minima, resamples, seed)
+    noisy = swept(minima, once)
     points = [vertex(p, (p.inverse @ p.loss)[None]) for p in minima]
     for p, status, reason in judged:
         valleys.append(_valley(p, status, reason, again, minima))

@@ -90,6 +90,13 @@ def scatters(x: Array, best: Array, drawn: Array) -> tuple[Scatter, ...]:
     return tuple(Scatter(x, best[:, i], variances(drawn[..., i])) for i in (0, 1))
 
 
+def variances(draws: Array) -> Array:
+    """Return the variances (m,) of draws (R, m) over R; 0 where a column has no draw."""
+    if np.isnan(draws).all(axis=0).any():
+        return np.zeros(draws.shape[1])
+    return np.asarray(np.nanvar(draws, axis=0))
+
+
 def allowed(each: Sequence[Scatter], best: Array, drawn: Array, generator: np.random.Generator) -> Array:
     """Return draws (R, m, k) of minima (m, k) that scatter around their power law as the minima themselves do.
 
@@ -108,8 +115,11 @@ def allowed(each: Sequence[Scatter], best: Array, drawn: Array, generator: np.ra
     return out
 
 
-def variances(draws: Array) -> Array:
-    """Return the variances (m,) of draws (R, m) over R, from their middle 68 %; 0 where there are none."""
+def middle_variances(draws: Array) -> Array:
+    """Return the variances (m,) of draws (R, m) over R, from their middle 68 %; 0 where a column has no draw.
+
+    Draws of minima far beyond the sizes swept do not count here.
+    """
     if np.isnan(draws).all(axis=0).any():
         return np.zeros(draws.shape[1])
     low, high = np.nanquantile(draws, [NORMAL, 1.0 - NORMAL], axis=0)

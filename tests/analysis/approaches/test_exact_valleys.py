@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from analysis.approaches import power_laws, valley_findings, valley_options, valleys
-from analysis.approaches.parabola import Parabola, noise_of, parabola, status_of, vertex
+from analysis.approaches.parabola import Parabola, noise_of, parabola, status_of, swept, vertex
 from analysis.inference import resampling
 from analysis.inputs.dataset import Rows, rows
 from analysis.values.blocks import PowerLaw, Valley
@@ -121,6 +121,18 @@ def test_a_vertex_by_hand() -> None:
         c0, c1, c2 = coefficients
         assert line == pytest.approx([at + p.center, np.polyval(tokens, at), c0 + c1 * at + c2 * at**2])
     assert vertex(p, np.array([[3.0, -0.4, 0.5]])).shape == (3,)
+
+
+def test_draws_beyond_the_sizes_swept_are_left_out() -> None:
+    near, far = one(X, bowl(0.4)), one(X + 1.0, bowl(1.2, X + 1.0))
+    low, high = np.log(1e6) - 2.0, np.log(1e6) + 2.0
+    sizes = np.array([[low, high], [low + 1e-6, high - 1e-6], [np.nan, high + 0.5], [0.0, high + 1.0]])
+    drawn = np.stack((sizes, 30.0 - sizes, np.ones_like(sizes)), axis=-1)
+    found = swept([near, far], drawn)
+    kept = np.array([[False, True], [True, True], [False, True], [False, False]])
+    assert (np.isfinite(found[..., 0]) == kept).all()
+    np.testing.assert_array_equal(found[kept], drawn[kept])
+    assert np.isnan(found[~kept]).all()
 
 
 def test_noise_is_pooled_over_budgets() -> None:

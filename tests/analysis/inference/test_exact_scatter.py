@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from analysis.inference import scatter
 from analysis.inference.scatter import Scatter
+from analysis.inputs.dataset import Array
 
 LINE = np.log([1e15, 1e16, 1e17, 1e18])
 ZIGZAG = np.array([0.1, -0.1, 0.1, -0.1])
@@ -44,16 +47,25 @@ def test_what_noise_explains_is_what_a_line_leaves_of_it() -> None:
     assert near.share == pytest.approx(near.square / near.expected)
 
 
-def test_variances_of_draws_are_those_of_their_middle() -> None:
+@pytest.mark.parametrize("variances", [scatter.variances, scatter.middle_variances])
+def test_variances_of_draws(variances: Callable[[Array], Array]) -> None:
     draws = np.random.default_rng(0).normal(size=(20_000, 3)) * [0.1, 0.2, 0.3] + [5, 6, 7]
-    assert scatter.variances(draws) == pytest.approx([0.01, 0.04, 0.09], rel=0.05)
-    low, high = np.quantile(draws, [0.1587, 0.8413], axis=0)
-    assert scatter.variances(draws) == pytest.approx(((high - low) / 2) ** 2)
+    assert variances(draws) == pytest.approx([0.01, 0.04, 0.09], rel=0.05)
     spoilt = draws.copy()
     spoilt[:100, 0] = np.nan
-    assert (scatter.variances(spoilt) > 0).all()
+    assert variances(spoilt) == pytest.approx([0.01, 0.04, 0.09], rel=0.05)
     spoilt[:, 1] = np.nan
-    assert (scatter.variances(spoilt) == 0).all()
+    assert (variances(spoilt) == 0).all()
+
+
+def test_variances_have_the_draws_far_out_and_middle_variances_have_not() -> None:
+    draws = np.random.default_rng(0).normal(size=(20_000, 2))
+    low, high = np.quantile(draws, [0.1587, 0.8413], axis=0)
+    assert scatter.middle_variances(draws) == pytest.approx(((high - low) / 2) ** 2)
+    draws[draws > 2.5] = 50.0
+    assert scatter.middle_variances(draws) == pytest.approx(((high - low) / 2) ** 2)
+    assert scatter.variances(draws) == pytest.approx(draws.var(axis=0))
+    assert (scatter.variances(draws) > 10).all()
 
 
 def test_scatter_between_minima_has_students_tails_and_opposite_signs() -> None:
