@@ -25,6 +25,8 @@ LONGEST_SECONDS = 2.0
 """What a test is thought to take before it is known: one that takes some 30 CPU seconds by itself is left out."""
 ANEW = 3
 """Exit code: the mutant cannot be swapped in."""
+LONGEST_REASON = 2000
+"""So many characters of what pytest printed are shown where it collects nothing."""
 FAILED = 10
 """Exit code of a fork whose first test fails; one more for each test before it."""
 
@@ -57,21 +59,31 @@ class Found:
 
 
 class Collected:
-    """The process, as its parent sees it: tasks go in, exit codes come out."""
+    """The process, as its parent sees it: tasks go in, exit codes come out.
+
+    Raises RuntimeError with the end of what pytest printed where it collects nothing.
+    """
 
     def __init__(self, files: Sequence[str]) -> None:
         here, there = multiprocessing.Pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
+        with tempfile.TemporaryFile() as printed:
+            self.pid = os.fork()
+            if self.pid == 0:
+                try:
+                    here.close()
+                    _serve(files, there, printed.fileno())
+                finally:
+                    os._exit(0)
+            there.close()
+            self._pipe = here
+            self._numbers = 0
             try:
-                here.close()
-                _serve(files, there)
-            finally:
-                os._exit(0)
-        there.close()
-        self._pipe = here
-        self._numbers = 0
-        self.found: Found = self._pipe.recv()
+                self.found: Found = self._pipe.recv()
+            except EOFError:
+                self.close()
+                printed.seek(0)
+                said = printed.read().decode(errors="replace").strip()
+                raise RuntimeError(f"pytest did not collect the tests:\n{said[-LONGEST_REASON:]}") from None
 
     def ask(self, task: Task) -> int:
         """Begin a task; its number comes with its answer."""
@@ -105,16 +117,20 @@ class Collected:
                     tell(Reach(name, seconds, names_entered))
 
 
-def _serve(files: Sequence[str], pipe: Connection) -> None:
+def _serve(files: Sequence[str], pipe: Connection, printed: int) -> None:
     import pytest
 
-    quiet = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(quiet, stream)
+    _redirect(os.open(os.devnull, os.O_RDONLY), 0)
+    _redirect(printed, 1, 2)
     with ExitStack() as importing:
         codes = set[CodeType]()
         importing.enter_context(entered(codes))
         pytest.main([*pytest_options(), *files], plugins=[_Server(pipe, codes, importing)])
+
+
+def _redirect(file: int, *streams: int) -> None:
+    for stream in streams:
+        os.dup2(file, stream)
 
 
 class _Server:
@@ -131,6 +147,7 @@ class _Server:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Answer tasks."""
+        _redirect(os.open(os.devnull, os.O_WRONLY), 1, 2)  # what thousands of trials print would fill the disk
         self._importing.close()
         live = Live(self._codes)
         gc.freeze()  # forks share what is never looked through

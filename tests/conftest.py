@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest runs without xdist too
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     """Let workers that collect all tests begin as forks of one process that has imported what tests do.
 

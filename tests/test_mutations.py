@@ -242,6 +242,35 @@ def test_functions_that_run_on_import_are_known(planted: Any) -> None:
     assert "early" in planted[1] and "double" not in planted[1]
 
 
+UNCOLLECTED = """
+from benchmarks._collected import Collected
+try:
+    Collected(["test_none.py"])
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_tests_that_cannot_be_collected_are_said_with_what_pytest_printed(tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(UNCOLLECTED)
+    path = os.pathsep.join(str(folder) for folder in (tmp_path, ROOT))
+    said = subprocess.run(
+        [sys.executable, "driver.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        text=True, timeout=300, check=False,
+    ).stdout  # fmt: skip
+    assert said.startswith("pytest did not collect the tests:\n")
+    assert "file or directory not found: test_none.py" in said
+
+
+def test_these_tests_are_collected_without_xdist_too() -> None:
+    """A mutation run collects them so, and who has not installed xdist."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist", "tests/test_once.py"], cwd=ROOT,
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
 def test_bodies_of_functions_differ_and_what_runs_on_import_cannot_be_swapped() -> None:
     assert pairs(PLANTED, PLANTED.replace("LIMIT = 3", "LIMIT = 4")) is None
     assert pairs(PLANTED, PLANTED.replace("x=5", "x=6")) is None
