@@ -11,7 +11,7 @@ from scipy import stats
 
 from analysis.approaches import power_laws, valley_findings, valley_options, valleys
 from analysis.approaches.parabola import Parabola, noise_of, parabola, status_of, swept, vertex
-from analysis.inference import resampling
+from analysis.inference import resampling, scatter
 from analysis.inputs.dataset import Rows, rows
 from analysis.values.blocks import PowerLaw, Valley
 
@@ -205,11 +205,11 @@ def test_every_number_of_a_fit() -> None:
 def test_budgets_are_sorted_into_parabolas_and_those_with_too_few_sizes() -> None:
     held = table(
         (6e13, [0.0], [3.0]), (6e14, [0.0, 1.0], [3.0, 2.9]), (6e15, [0.0, 1.0, 1.0], [3.0, 2.8, 2.9]),
-        (6e16, [0.0, 1.0, 2.0], [3.0, 2.8, 2.9]),
+        (6e16, [0.0, 1.0, 2.0], [3.0, 2.8, 2.9]), (6e17, [0.0, 1.0], [3.0, 2.9]),
     )  # fmt: skip
     block = valleys.fit(held, resamples=0, seed=0).block
     assert [(v.flops_budget, v.status, v.points) for v in block.valleys] == [
-        (6e14, "too_few", 2), (6e15, "too_few", 3), (6e16, "minimum", 3),
+        (6e14, "too_few", 2), (6e15, "too_few", 3), (6e16, "minimum", 3), (6e17, "too_few", 2),
     ]  # fmt: skip
     few = block.valleys[1]
     assert few.reason == "2 sizes: a parabola needs at least three"
@@ -228,6 +228,10 @@ def test_budgets_are_sorted_into_parabolas_and_those_with_too_few_sizes() -> Non
     assert single.valleys[0].reason == "1 size: a parabola needs at least three"
     assert single.objective is None
     assert (block.rows_used, single.rows_used) == (3, 0)
+
+
+def found_minima(found: valleys.ValleyFit) -> np.ndarray:
+    return np.stack((found.params, found.tokens, found.loss), axis=1)
 
 
 def test_draws_are_parabolas_through_drawn_losses() -> None:
@@ -249,6 +253,11 @@ def test_draws_are_parabolas_through_drawn_losses() -> None:
                 assert own[r, number, 0] == pytest.approx(at + p.center)
                 assert own[r, number, 2] == pytest.approx(c0 + c1 * at + c2 * at * at)
     np.testing.assert_allclose(found.draw_loss[:, 0], found_draws[1][:, 0, 2])
+    noisy, best = swept(parabolas[:3], valleys._draws(parabolas, parabolas[:3], 60, 4)[0]), found_minima(found)
+    generator = np.random.default_rng(np.random.SeedSequence([4, 8]))
+    wider = scatter.allowed(scatter.scatters(np.log(found.flops), best, noisy), best, noisy, generator)
+    np.testing.assert_allclose(found.draw_params, wider[..., 0])
+    np.testing.assert_allclose(found.draw_tokens, wider[..., 1])
     for i, valley in enumerate(v for v in found.block.valleys if v.status == "minimum"):
         drawn = valleys._draws(parabolas, parabolas[:3], 60, 4)[1][:, i]
         ends = [
