@@ -222,6 +222,24 @@ class Space:
                     f"{name!r} depends on {condition.on!r}, which must be given before it: order is {', '.join(names)}"
                 )
 
+    @property
+    def size(self) -> float:
+        """How many different configs there are; infinity where a real number is one of their values."""
+        governing = {condition.on for condition in (self.conditions or {}).values()}
+        counts: dict[tuple[tuple[str, Setting], ...], float] = {(): 1.0}
+        # What later names depend on is told apart, everything else is only counted.
+        for name, domain in self.domains.items():
+            found: dict[tuple[tuple[str, Setting], ...], float] = {}
+            for config, count in counts.items():
+                if not self.active(name, dict(config)):
+                    found[config] = count
+                elif name in governing and isinstance(domain, Choice):
+                    found |= {(*config, (name, value)): count for value in domain.values}
+                else:
+                    found[config] = count * domain_size(domain)
+            counts = found
+        return sum(counts.values())
+
     def active(self, name: str, config: Config) -> bool:
         """Say whether a hyper-parameter exists in a config that holds all names before it."""
         condition = (self.conditions or {}).get(name)

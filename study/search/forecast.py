@@ -12,7 +12,6 @@ from typing import Literal
 
 from study.search.state import Search
 from sweeps.history import Ended, Reported, Started, Unit
-from sweeps.space import domain_size
 
 MOST = 4_000
 """Most units simulated; a search with more left takes at least as long as these."""
@@ -68,7 +67,7 @@ class _Ahead:
         self.price = {number: trial.flops_per_token for number, trial in search.trials.items()}
         self.middling = fmean(self.price.values())
         self.at = {number: trial.at for number, trial in search.trials.items()}
-        self.most_trials = math.prod(domain_size(domain) for domain in search.space.domains.values())
+        self.most_trials = search.space.size
         known: dict[int, list[float]] = {}
         for trial in search.trials.values():
             for at, value in trial.values.items():

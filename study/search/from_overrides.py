@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from sweeps.history import Setting
 from sweeps.rungs import first_rung
 from sweeps.samplers import SAMPLERS
 from sweeps.schedulers import SCHEDULERS, STAKE, Compares
-from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size
+from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
 from train.spec.config import RunConfig
 
 SEARCHED = ("model", "batch", "optim", "schedule", "precision")
@@ -183,7 +182,7 @@ def settings_of(
         workers=search.workers or WORKERS,
     )
     if made.compares is Compares.WITH_MEMBERS:
-        _check_population(space, search.trials)
+        _check_population(made.make_space(), search.trials)
     made.make_scheduler()
     made.make_sampler()
     for point in search.enqueue:
@@ -216,18 +215,17 @@ def check_first_rung(settings: Settings, runs: Sequence[RunConfig]) -> None:
         )
 
 
-def _check_population(space: Mapping[str, Domain], members: int) -> None:
+def _check_population(space: Space, members: int) -> None:
     """Refuse keys that a member cannot inherit from another, and a space with fewer settings than members."""
-    for name in space:
+    for name in space.domains:
         if name.split(".")[0] not in INHERITABLE or name in NOT_INHERITABLE:
             raise ValueError(
                 f"{name}: a member of a population continues with another's weights and optimizer state, so only "
                 f"keys of {', '.join(INHERITABLE)} can vary, without {', '.join(NOT_INHERITABLE)}"
             )
-    sizes = [domain_size(domain) for domain in space.values()]
-    if math.prod(sizes) < members:
+    if space.size < members:
         raise ValueError(
-            f"search.trials={members} members would differ, but the space has {math.prod(sizes):.0f} settings: lower "
+            f"search.trials={members} members would differ, but the space has {space.size:.0f} settings: lower "
             "search.trials, or search over more values"
         )
 

@@ -18,8 +18,8 @@ from study.search.settings import Settings
 from study.search.state import Search
 from study.text import counted, estimate, percent
 from sweeps.history import Ended, Reported, Started, Unit
-from sweeps.rungs import always_enough
-from sweeps.space import domain_size
+from sweeps.rungs import levels
+from sweeps.schedulers import SCHEDULERS, Ensures
 
 SIMULATIONS = 20
 MOST_UNITS = 20_000
@@ -45,7 +45,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a search will use and finish, averaged over simulations. enough: FLOPs that sufficed in each of them.
+    """What a search will use and finish, averaged over simulations. enough: FLOPs that suffice where trials do.
 
     none: share of simulations in which no trial was trained to the end. possible: whether one can be at all.
     """
@@ -69,7 +69,7 @@ def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) 
         courses.append(course(settings, middling, workers, by_chance(settings.seed + len(courses)), MOST_UNITS))
         units += courses[-1].units
     lucky = course(settings, low, 1, ever_better(), MOST_UNITS)
-    enough = replace(settings, trials=_always(settings)) if settings.pauses else settings
+    enough = replace(settings, trials=max(settings.trials, settings.enough()))
     free = course(replace(enough, budget=None), middling, workers, by_chance(settings.seed), MOST_UNITS)
     return Outlook(
         started=fmean(one.started for one in courses),
@@ -86,7 +86,7 @@ def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) 
 def course(settings: Settings, flops_per_token: float, workers: int, value: Value, most: int) -> Course:
     """Run a search's scheduler to its end, or until it has handed out `most` units."""
     scheduler = settings.make_scheduler().for_forecast()
-    most_trials = math.prod(domain_size(domain) for domain in settings.make_space().domains.values())
+    most_trials = settings.make_space().size
     at: dict[int, int] = {}
     busy: list[tuple[float, int, Unit]] = []
     units, spent, clock, first = 0, 0.0, 0.0, math.inf
@@ -139,17 +139,30 @@ def refuse_the_hopeless(settings: Settings, found: Outlook) -> None:
             f"search.budget_flops={numbers.scientific(settings.budget, 3)} is too small to train any trial to the end, "
             f"whatever the losses: about {numbers.scientific(found.enough)} is enough"
         )
-    raise ValueError(
-        f"search.trials={settings.trials} is too few to train any trial to the end, whatever the losses: "
-        f"{what_is_enough(settings)}"
-    )
+    size = settings.make_space().size
+    enough = settings.enough() <= size
+    short = f"search.trials={settings.trials} is" if enough else f"the space has only {_settings(size)},"
+    raise ValueError(f"{short} too few to train any trial to the end, whatever the losses: {what_is_enough(settings)}")
 
 
 def what_is_enough(settings: Settings) -> str:
-    """Return how many trials bring one to the end in any case, in words."""
+    """Return how many trials bring one to the end in any case, and how the space can hold as many, in words."""
+    enough, size = settings.enough(), settings.make_space().size
+    rungs, eta = len(levels(settings.r, settings.R, settings.eta)), settings.eta
+    if SCHEDULERS[settings.scheduler].ensures is Ensures.LAST_BRACKET:
+        since, steps = f"only the last of {counted(rungs, 'bracket')} trains its first trial to the end", "brackets"
+    else:
+        since, steps = f"one in {eta} is promoted from each of {counted(rungs - 1, 'rung')}", "rungs"
+    if enough <= size:
+        return (
+            f"search.trials={enough} always trains one to the end, since {since}; a higher search.min_tokens makes "
+            f"fewer {steps}"
+        )
+    fewer = next(count for count in reversed(range(1, rungs)) if settings.enough(count) <= size)
+    does = f"give search.min_tokens={-(-settings.R // eta ** (fewer - 1))}, which makes fewer {steps}"
     return (
-        f"search.trials={_always(settings)} always trains one to the end, since one in {settings.eta} is promoted "
-        f"from each of {counted(_rungs(settings) - 1, 'rung')}; a higher search.min_tokens makes fewer rungs"
+        f"it takes {counted(enough, 'trial')}, since {since}: search over at least {enough} settings, or "
+        f"{does if fewer > 1 else 'take search=random, which trains every trial to the end'}"
     )
 
 
@@ -161,9 +174,14 @@ def lines(settings: Settings, found: Outlook, rate: float, how: str) -> list[str
         f"  about {found.finished:.2g} of {counted(round(found.started), 'trial')} trained to the end",
     ]
     if found.none > 0:
-        does = what_is_enough(settings) if settings.pauses else f"{numbers.flops(found.enough, 3)} would do"
+        trials = min(settings.trials, settings.make_space().size)
+        does = what_is_enough(settings) if trials < settings.enough() else _budget_for(found)
         said.append(f"  in {percent(found.none)} of simulations with random losses, none was: {does}")
     return said
+
+
+def _budget_for(found: Outlook) -> str:
+    return f"{numbers.flops(found.enough, 3)} would do"
 
 
 def nothing_finished(search: Search) -> str:
@@ -180,11 +198,22 @@ def nothing_finished(search: Search) -> str:
             f"{said} with a finite loss: {gone} came there and diverged: narrow the ranges, or give more search.trials"
         )
     best = search.incumbent
-    if next(iter(search.scheduler.candidates()), None) is not None and (settings.budget or settings.gpu_hours):
+    if search.waits_for_budget:
         return f"{said}: the budget is used up{_missing(search)}"
     went = "none was among the best of enough at each rung" if best is not None else "none came to a loss"
-    enough = what_is_enough(settings) if settings.pauses else "more search.trials continue it"
-    return f"{said}: {went}: {enough}"
+    return f"{said}: {went}: {_more(search)}"
+
+
+def _more(search: Search) -> str:
+    """Return what brings a search to an end that had neither too little budget nor a trial trained to the end."""
+    settings, size = search.settings, search.space.size
+    if settings.enough() > size:
+        return f"the space has only {_settings(size)}, and {what_is_enough(settings)}, in a new study (study.name=…)"
+    if len(search.trials) < settings.trials:
+        return "its sampler finds no settings that were not tried: search over more values in a new study"
+    if len(search.trials) < settings.enough():
+        return what_is_enough(settings)
+    return "more search.trials continue it"
 
 
 def _missing(search: Search) -> str:
@@ -205,10 +234,5 @@ def _missing(search: Search) -> str:
     )
 
 
-def _always(settings: Settings) -> int:
-    return max(settings.trials, always_enough(_rungs(settings), settings.eta))
-
-
-def _rungs(settings: Settings) -> int:
-    """Return how many rungs there are, the full resource among them; 1 where nothing is selected."""
-    return len(settings.make_scheduler().rungs) or 1 if settings.pauses else 1
+def _settings(size: float) -> str:
+    return counted(int(size), "setting")

@@ -11,7 +11,7 @@ from study.storage.files import read_text, write_atomic
 from study.storage.layout import StudyFolder
 from study.storage.shapes import COUNT, NUMBER, OBJECT, TEXT, TEXTS, WHOLE, Shape, WrongRecordError, values_of
 from study.storage.shapes import check as check_record
-from sweeps.rungs import first_rung
+from sweeps.rungs import first_rung, levels
 from sweeps.samplers.base import Sampler, SamplerOptions, make_sampler
 from sweeps.schedulers import SCHEDULERS, STAKE, Compares
 from sweeps.schedulers.base import Scheduler, SchedulerOptions, make_scheduler
@@ -79,6 +79,11 @@ class Settings:
     def compares(self) -> Compares:
         """When the scheduler compares trials."""
         return SCHEDULERS[self.scheduler].compares
+
+    def enough(self, rungs: int | None = None) -> int:
+        """Return how many trials bring one to the end whatever the losses, where none fails; rungs: None: its own."""
+        ensures = SCHEDULERS[self.scheduler].ensures
+        return ensures.trials(len(levels(self.r, self.R, self.eta)) if rungs is None else rungs, self.eta)
 
     def make_scheduler(self) -> Scheduler:
         """Return the scheduler, before any event."""

@@ -173,6 +173,12 @@ class Search:
         return not self.claims and self.decide() is None
 
     @property
+    def waits_for_budget(self) -> bool:
+        """Whether there is a unit that only the budgets keep from being handed out, where nothing else is."""
+        wanted = self.scheduler.candidates()
+        return any(unit.trial in self.trials or self._proposed(unit.trial) is not None for unit in wanted)
+
+    @property
     def incumbent(self) -> Trial | None:
         """The trial with the lowest value at the highest resource that any has reached; None before the first."""
         known = [t for t in self.trials.values() if t.values and math.isfinite(t.value) and not t.failed]

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sweeps.rungs import always_enough
+
 STAKE = 0.125
 """`asha_guarded`: share of the resource that ASHA gets; the rest trains unselected trials to the end."""
 
@@ -21,26 +23,46 @@ class Compares(StrEnum):
     NEVER = "never"
 
 
+class Ensures(StrEnum):
+    """Through which trial one comes to the end, whatever the losses."""
+
+    FIRST = "the first one"
+    LAST_BRACKET = "the first one of the last bracket"
+    PROMOTION = "one that is promoted from every rung"
+
+    def trials(self, rungs: int, eta: int) -> int:
+        """Return how many trials bring one to the end in any case, where none fails; brackets are as many as rungs."""
+        match self:
+            case Ensures.FIRST:
+                return 1
+            case Ensures.LAST_BRACKET:
+                return rungs
+            case Ensures.PROMOTION:
+                return always_enough(rungs, eta)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A scheduler that can be named: its module in this package, whose `make(options)` returns it.
 
-    pauses: trials pause at rungs, where a rung with fewer trials than `eta` sends none on. not_replayed: why recorded
-    curves cannot tell how it would have done; "" where they can. What it does is said in conf/search/NAME.yaml.
+    pauses: trials pause at rungs, where a rung with fewer trials than `eta` sends none on. ensures: which trial comes
+    to the end in any case. not_replayed: why recorded curves cannot tell how it would have done; "" where they can.
+    What it does is said in conf/search/NAME.yaml.
     """
 
     module: str
     compares: Compares = Compares.AT_RUNGS
     pauses: bool = False
+    ensures: Ensures = Ensures.FIRST
     not_replayed: str = ""
 
 
 SCHEDULERS: Mapping[str, Entry] = {
-    "asha": Entry("asha_auto", pauses=True),
-    "asha_promotion": Entry("asha_promotion", pauses=True),
+    "asha": Entry("asha_auto", pauses=True, ensures=Ensures.PROMOTION),
+    "asha_promotion": Entry("asha_promotion", pauses=True, ensures=Ensures.PROMOTION),
     "asha_stopping": Entry("asha_stopping"),
     "asha_guarded": Entry("asha_guarded", pauses=True),
-    "hyperband": Entry("hyperband"),
+    "hyperband": Entry("hyperband", ensures=Ensures.LAST_BRACKET),
     "pbt": Entry(
         "pbt",
         Compares.WITH_MEMBERS,

@@ -12,7 +12,7 @@ from sweeps.rank_correlation import spearman
 from sweeps.replay.decisions import decisions, undisturbed
 from sweeps.replay.optuna_peer import OptunaPruned
 from sweeps.rungs import Rung, always_enough, brackets, crossed, first_rung, levels
-from sweeps.schedulers import SCHEDULERS
+from sweeps.schedulers import SCHEDULERS, Compares
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
@@ -93,6 +93,25 @@ def test_how_many_trials_promotion_can_and_always_does_bring_to_the_end(trials: 
     # The top floor(n/eta) of the first n has a newcomer each time from n = eta on: a rung keeps eta - 1 of them.
     assert reached[0] == max(0, trials - (rungs - 1) * (eta - 1))
     assert (reached[1] >= 1) == (trials >= always_enough(rungs, eta))
+
+
+@pytest.mark.parametrize("name", [n for n, s in SCHEDULERS.items() if s.compares is not Compares.WITH_MEMBERS])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_as_many_trials_as_a_scheduler_needs_bring_one_to_the_end_in_the_unluckiest_order(
+    name: str, workers: int
+) -> None:
+    """Each report is worse than all before it."""
+    needed = SCHEDULERS[name].ensures.trials(len(levels(1, 9, 3)), 3)
+    for trials in range(1, 12):
+        scheduler, ends, reports = make_scheduler(name, SchedulerOptions(1, 9, 3, trials)), set[int](), Counter[str]()
+
+        def value(trial: int, resource: int, ends: set[int] = ends, reports: Counter[str] = reports) -> float:
+            reports["seen"] += 1
+            ends.update({trial} if resource >= 9 else ())
+            return float(reports["seen"])
+
+        drive(scheduler, value, 1_000, workers=workers)
+        assert bool(ends) == (trials >= needed), trials
 
 
 @pytest.mark.parametrize(("r", "R", "eta", "skip"), [(0, 9, 3, 0), (10, 9, 3, 0), (1, 9, 1, 0), (1, 9, 3, 3)])

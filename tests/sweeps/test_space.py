@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from sweeps.samplers.base import Tried
+from sweeps.samplers.grid import Grid
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size, grid
 
 
@@ -119,6 +121,23 @@ def test_sizes() -> None:
     assert domain_size(Choice((1, 2, 3))) == 3
     assert domain_size(Integers(2, 5)) == 4
     assert domain_size(Interval(2, 5)) == math.inf
+
+
+def test_a_space_has_as_many_settings_as_a_grid_of_it_lists() -> None:
+    domains: dict[str, Domain] = {
+        "a": Choice(("x", "y", "z")),
+        "b": Integers(1, 4),
+        "c": Choice((1, 2)),
+        "d": Choice((5, 6, 7)),
+    }
+    conditions = {"b": Condition("a", ("x",)), "c": Condition("a", ("y", "z")), "d": Condition("c", (2,))}
+    for space, size in ((Space(domains), 72), (Space(domains, conditions), 4 + 2 * (1 + 3)), (Space({}), 1)):
+        listed, had = Grid(space), list[Tried]()
+        while (found := listed.propose(0, had)) is not None:
+            had.append(Tried(found))
+        assert space.size == size == len(had)
+    real: dict[str, Domain] = {"a": Choice((1, 2)), "b": Interval(0, 1)}
+    assert Space(real).size == Space(real, {"b": Condition("a", (2,))}).size == math.inf
 
 
 @pytest.mark.parametrize("values", [(), (1, 1)])

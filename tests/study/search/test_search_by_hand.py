@@ -14,7 +14,7 @@ from study.search.outlook import Course, Outlook, course, ever_better
 from study.search.usage import DeviceTime
 from sweeps.history import Event, Reported, Started, Unit
 from sweeps.schedulers.base import Scheduler
-from sweeps.space import Choice
+from sweeps.space import Choice, Interval, Space
 
 
 def used(*units: tuple[float, float | None, float], hours: float | None = 1.0) -> DeviceTime:
@@ -101,7 +101,7 @@ class Listed(Scheduler):
 def ahead(*units: Unit, workers: int = 1, budget: float | None = None, most: int = 99, settings: int = 9) -> Course:
     asked: Any = SimpleNamespace(
         R=8, budget=budget, make_scheduler=lambda: Listed(units),
-        make_space=lambda: SimpleNamespace(domains={"a": Choice(tuple(range(settings)))}),
+        make_space=lambda: Space({"a": Choice(tuple(range(settings)))}),
     )  # fmt: skip
     return course(asked, 10.0, workers, ever_better(), most)
 
@@ -137,7 +137,8 @@ def test_losses_are_reported_as_they_come() -> None:
 
 
 def test_words_for_what_a_search_comes_to() -> None:
-    asked: Any = SimpleNamespace(pauses=False)
+    space = Space({"a": Interval(0.0, 1.0)})
+    asked: Any = SimpleNamespace(trials=12, enough=lambda: 1, make_space=lambda: space)
     found = Outlook(11.6, 3.456, 17.5, 1.2345e15, 7.2e14, 0.0, 4.56e14, True)
     assert outlook.lines(asked, found, 1e11, "as measured") == [
         "  about 18 units, 1.23e15 FLOPs, 2 h with these workers, as measured",
@@ -150,29 +151,30 @@ def test_words_for_what_a_search_comes_to() -> None:
 def over(**changes: Any) -> Any:
     """Return a search that is over, whose one trial came to 4 of 8 tokens of 10 FLOPs each."""
     trial = SimpleNamespace(at=4, value=1.5, values={4: 1.5}, failed=False, flops_per_token=10.0)
-    settings = SimpleNamespace(R=8, budget=50.0, gpu_hours=None, pauses=False)
+    settings = SimpleNamespace(R=8, budget=50.0, gpu_hours=None, trials=1, enough=lambda: 1)
     usage = used((3.0, 2.0, 10.0))
     given = {"settings": settings, "trials": {0: trial}, "over": True, "stopped": False, "incumbent": trial,
-             "scheduler": Listed([Unit(0, 8)]), "flops_per_token": 10.0, "spent": 40.0, "usage": usage}  # fmt: skip
+             "waits_for_budget": True, "space": Space({"a": Interval(0.0, 1.0)}),
+             "flops_per_token": 10.0, "spent": 40.0, "usage": usage}  # fmt: skip
     return SimpleNamespace(**{**given, **changes})
 
 
 def test_a_search_that_finished_nothing_says_what_would_have_been_enough() -> None:
     said = "no trial was trained to the end: the budget is used up"
     assert outlook.nothing_finished(over()) == f"{said}: search.budget_flops=8e1 would have brought the best one there"
-    hours: Any = SimpleNamespace(R=8, budget=None, gpu_hours=1.0, pauses=False)
+    hours: Any = SimpleNamespace(R=8, budget=None, gpu_hours=1.0)
     expected = (6.0 + 1.25 * (1 + 0.2 * 40) * 2) / 3600
     assert outlook.nothing_finished(over(settings=hours)) == (
         f"{said}: search.budget_gpu_hours={expected:.3g} would have brought the best one there"
     )
     assert outlook.nothing_finished(over(settings=hours, usage=used())) == said
-    enough: Any = SimpleNamespace(R=8, budget=80.0, gpu_hours=1.0, pauses=False)
+    enough: Any = SimpleNamespace(R=8, budget=80.0, gpu_hours=1.0)
     assert "budget_gpu_hours" in outlook.nothing_finished(over(settings=enough)), "FLOPs were not short"
     assert outlook.nothing_finished(over(incumbent=None, flops_per_token=None)) == said
-    assert outlook.nothing_finished(over(scheduler=Listed([]))).endswith(
+    assert outlook.nothing_finished(over(waits_for_budget=False)).endswith(
         "none was among the best of enough at each rung: more search.trials continue it"
     )
-    assert "none came to a loss" in outlook.nothing_finished(over(scheduler=Listed([]), incumbent=None))
+    assert "none came to a loss" in outlook.nothing_finished(over(waits_for_budget=False, incumbent=None))
     assert outlook.nothing_finished(over(over=False)) == outlook.nothing_finished(over(stopped=True)) == ""
 
 

@@ -61,6 +61,11 @@ def test_a_dry_run_says_what_a_search_will_come_to(here: Path, capsys: pytest.Ca
             ["search=random", "search.budget_flops=1e6"],
             "search.budget_flops=1e6 is too small to train any trial to the end",
         ),
+        (
+            ["search=hyperband", "search.trials=2"],
+            "search.trials=4 always trains one to the end, since only the last of 4 brackets trains its first trial to "
+            "the end; a higher search.min_tokens makes fewer brackets",
+        ),
         (["search=asha", "search.min_tokens=20"], "the first rung, at 30 tokens, is before the end of the first"),
         (["search=pbt", "search.min_tokens=20"], "the first rung, at 20 tokens, is before the end of the first"),
     ],
@@ -71,6 +76,63 @@ def test_what_can_finish_nothing_is_refused_before_it_starts(
     assert dry(*words) == 2
     assert message in capsys.readouterr().err
     assert list(here.iterdir()) == []
+
+
+def few(*words: str, settings: int) -> int:
+    values = ",".join(f"{k}e-3" for k in range(1, settings + 1))
+    return main([*words, "budget.tokens=65536", "dry_run=true", "-m", f"optim.lr={values}"])
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "settings", "does"),
+    [
+        ("asha_promotion", 3, "give search.min_tokens=21846, which makes fewer rungs"),
+        ("asha_promotion", 2, "take search=random, which trains every trial to the end"),
+        ("hyperband", 3, "give search.min_tokens=7282, which makes fewer brackets"),
+        ("hyperband", 2, "give search.min_tokens=21846, which makes fewer brackets"),
+    ],
+)
+def test_a_space_with_too_few_settings_is_said_to_be_what_is_short(
+    scheduler: str, settings: int, does: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert few(f"search={scheduler}", "search.trials=27", settings=settings) == 2
+    said = capsys.readouterr().err
+    enough = {"asha_promotion": 27, "hyperband": 4}[scheduler]
+    assert f"the space has only {settings} settings, too few to train any trial to the end" in said
+    assert f": it takes {enough} trials, since " in said and "search.trials=27" not in said
+    assert f": search over at least {enough} settings, or {does}" in said
+    assert few(f"search={scheduler}", "search.trials=27", settings=enough) == 0
+    assert "none was" not in capsys.readouterr().out
+    helps = does.removeprefix("give ").removeprefix("take ").split(",")[0]
+    assert few(f"search={scheduler}", helps, "search.trials=27", settings=settings) == 0
+    assert "none was" not in capsys.readouterr().out
+
+
+def test_where_a_space_may_be_too_small_the_dry_run_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert few("search=asha_promotion", "search.trials=27", settings=18) == 0
+    assert "none was: it takes 27 trials, since one in 3 is promoted from each of 3 rungs: search over at least 27" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("limits", [{}, {"budget": 1e15}])
+def test_a_search_that_has_tried_its_whole_space_is_told_that(tmp_path: Path, limits: dict[str, object]) -> None:
+    rates = {"optim.lr": {"kind": "choice", "values": [k / 1000 for k in range(1, 9)]}}
+    study = make_search(tmp_path / "s", trials=27, r=1_001, space=rates, sampler="grid", **limits)
+    search = advance(study, 1_000, lose=0.0).search
+    assert search.over and len(search.trials) == 8
+    assert outlook.nothing_finished(search).endswith(
+        ": the space has only 8 settings, and it takes 27 trials, since one in 3 is promoted from each of 3 rungs: "
+        "search over at least 27 settings, or give search.min_tokens=9003, which makes fewer rungs, in a new study "
+        "(study.name=…)"
+    )
+
+
+def test_enough_trials_of_which_too_many_diverged_are_not_said_to_have_been_too_few(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s", trials=27, r=1_001)
+    search = advance(study, 1_000, seed=1, lose=0.25).search
+    assert search.over and len(search.trials) == 27 and search.incumbent is not None
+    assert outlook.nothing_finished(search).endswith(": more search.trials continue it")
 
 
 @pytest.mark.parametrize(
