@@ -75,7 +75,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     **{f"train/precision/{name}.py": (
         f"tests/train/precision/test_precision_{name}.py", "tests/train/precision/test_precision_by_hand.py",
     ) for name in ("history", "loss_scaler", "stochastic_rounding")},
-    "train/metrics/file.py": ("tests/train/metrics/test_metrics_file.py",),
+    "train/metrics/file.py": tuple(f"tests/train/metrics/test_metrics_{name}.py" for name in ("file", "rollbacks")),
     **{f"train/health/{name}.py": HEALTH for name in (
         "layer_statistics", "loss_spikes", "monitor", "nonfinite", "repeat_step", "replica_hashes", "shard_names",
         "tensor_hash", "token_entropy",

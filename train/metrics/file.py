@@ -8,8 +8,8 @@ what earlier paths have of later steps is abandoned, and stays readable. `analys
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
+import math
 import os
 import time
 from collections import deque
@@ -46,14 +46,19 @@ class Rollback:
 
 
 def from_here(rollbacks: Sequence[Rollback], step: int) -> list[Rollback]:
-    """Return those of the rollbacks after a checkpoint, of step `step`, that a run which resumes from it goes on from.
+    """Return which rollbacks after a checkpoint, of step `step`, led to where a run that resumes from it goes on.
 
-    All of them where the latest went back to that step. Else those until the first that went back to another one: the
-    path from there on was lost with its checkpoint.
+    The latest that went back to that step, and those before it that the run knew of then: all of them, as a rollback
+    keeps what the run has counted, until one for another reason than a spike. There it had resumed from an earlier
+    checkpoint, as later ones were lost: what it did not resume from then was not counted either.
     """
-    if rollbacks and rollbacks[-1].to_step == step:
-        return [one for one in rollbacks if one.to_step == step]
-    return list(itertools.takewhile(lambda one: one.to_step == step, rollbacks))
+    known: list[Rollback] = []
+    latest: float = step
+    for one in reversed(rollbacks):
+        if step <= one.to_step <= latest:
+            known.append(one)
+            latest = one.to_step if one.spikes is None else math.inf
+    return known[::-1]
 
 
 @dataclass
@@ -109,7 +114,7 @@ class MetricsFile:
         A rollback (its metrics name `to_step`) begins the next path, to which it and all after it belong.
         """
         if kind == ROLLBACK:
-            self.path = self.written.newest + 1
+            self.path = max(self.written.newest, self.path) + 1
         elif step <= self.written.last.get((self.path, kind), -1):
             return False
         record: dict[str, Any] = {"kind": kind, "step": step, "tokens": tokens, "time": round(time.time(), 3)}

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis.inputs import recorded
-from train.metrics.file import MetricsFile, Rollback, Written, from_here, repair
+from train.metrics.file import MetricsFile, Rollback, Written, repair
 
 
 def written(path: Path) -> list[tuple[str, int, float]]:
@@ -139,23 +139,6 @@ def test_lines_whose_numbers_are_none_are_no_records(tmp_path: Path, changed: di
     path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, {**rows[1], **changed}, back)))
     assert recorded.read(path) == [rows[0], back]
     assert recorded.read(path, "train") == rows[:1]
-
-
-@pytest.mark.parametrize(
-    ("went_to", "step", "followed"),
-    [
-        ([], 10, []),
-        ([10], 10, [1]),
-        ([10, 10], 10, [1, 2]),
-        ([10, 15], 15, [2]),  # the checkpoint of step 15 knows the first
-        ([10, 15], 10, [1]),  # that of step 15 is lost: what the second began is, too
-        ([10, 15, 10], 10, [1, 3]),
-        ([10], 5, []),
-    ],
-)
-def test_which_rollbacks_a_resumed_run_goes_on_from(went_to: list[int], step: int, followed: list[int]) -> None:
-    rollbacks = [Rollback(number, 20, to, 0, 0, None) for number, to in enumerate(went_to, 1)]
-    assert [one.path for one in from_here(rollbacks, step)] == followed
 
 
 def test_what_finds_no_room_is_kept_and_written_in_order_once_there_is(
