@@ -38,10 +38,11 @@ QUALITIES = ("uniform", "light", "heavy", "few")
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compared: on how many workers, with which stake, at which budgets [full trainings]."""
+    """What is compared: on how many workers, from which first rung on [epochs], at which budgets [full trainings]."""
 
     workers: int
     stake: float
+    first_rung: int
     budgets: tuple[int, ...]
 
 
@@ -147,8 +148,8 @@ def _regrets(name: str, seed: int, setting: Setting) -> list[list[float]]:
     best, limit = float(np.nanmin(table)), len(table)
     schedulers: tuple[Scheduler, ...] = (
         FullRuns(R, limit=limit),
-        AshaPromotion(1, R, limit=limit),
-        AshaGuarded(1, R, limit=limit, stake=setting.stake),
+        AshaPromotion(setting.first_rung, R, limit=limit),
+        AshaGuarded(setting.first_rung, R, limit=limit, stake=setting.stake),
     )
     found = []
     for one in schedulers:
@@ -205,15 +206,17 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[8])
     parser.add_argument("--budgets", type=int, nargs="*", default=[10, 32], help="[full trainings]")
     parser.add_argument("--stake", type=float, default=STAKE, help="share of the resource that selects")
+    parser.add_argument("--first-rung", type=int, default=R // 81, help=f"[epochs] of {R}: asha_guarded's is R/81")
     parser.add_argument("--names", nargs="*", default=[], help="parts of the names of workloads; none: all")
     options = parser.parse_args()
     budgets = tuple(options.budgets)
     parts = [range(first, min(first + PART, options.draws)) for first in range(0, options.draws, PART)]
     with ProcessPoolExecutor(options.processes) as pool:
         for workers in options.workers:
-            setting = Setting(workers, options.stake, budgets)
+            setting = Setting(workers, options.stake, options.first_rung, budgets)
             print(
-                f"mean regret over random search's, {options.draws} draws, {workers} workers, stake {options.stake:g}\n"
+                f"mean regret over random search's, {options.draws} draws, {workers} workers, stake {options.stake:g}, "
+                f"first rung {options.first_rung} of {R} epochs\n"
                 f"{'workload':36}" + "".join(f"  {f'ASHA {b}R':>9} {f'guard {b}R':>12}  kept" for b in budgets)
             )
             names = workloads(options.names)

@@ -54,7 +54,7 @@ class SearchConfig:
     min_tokens: int | None = key(
         None,
         "asha, hyperband: smallest first rung, of budget.tokens / eta^k; pbt: between two comparisons [tokens]; "
-        "null: budget.tokens / eta^3, / 20",
+        "null: budget.tokens / eta^3 (asha_guarded / eta^4), / 20",
     )
     eta: int = key(3, "asha, hyperband: one trial in eta is promoted from a rung")
     sampler: str = key(

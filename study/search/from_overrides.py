@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep
@@ -193,7 +194,7 @@ def settings_of(
 def _first_look(config: StudyConfig, R: int) -> int:
     """Return at how many tokens trials are compared first; ValueError where that is not within their training of R."""
     search, compares = config.search, SCHEDULERS[config.search.name].compares
-    parts = 20 if compares is Compares.WITH_MEMBERS else search.eta**3
+    parts = 20 if compares is Compares.WITH_MEMBERS else search.eta ** SCHEDULERS[search.name].rungs
     r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // parts))
     if compares is not Compares.NEVER and not 1 <= r <= R:
         raise ValueError(
@@ -203,11 +204,23 @@ def _first_look(config: StudyConfig, R: int) -> int:
     return first_rung(r, R, search.eta) if compares is Compares.AT_RUNGS else r
 
 
+def after_first_step(settings: Settings, runs: Sequence[RunConfig]) -> Settings:
+    """Return the search with the lowest rung that has an optimizer step before it, of R / eta^3 at most."""
+    if settings.compares is not Compares.AT_RUNGS:
+        return settings
+    least = min(_longest_step(runs), -(-settings.R // settings.eta**3))
+    return replace(settings, r=max(settings.r, first_rung(max(least, 1), settings.R, settings.eta)))
+
+
+def _longest_step(runs: Sequence[RunConfig]) -> int:
+    return max(run.batch.ramp_from or run.batch.tokens or 0 for run in runs)
+
+
 def check_first_rung(settings: Settings, runs: Sequence[RunConfig]) -> None:
     """Refuse a first rung, or a look at a member, before a trial's first optimizer step; runs: of the whole space."""
     if settings.compares is Compares.NEVER:
         return
-    step = max(run.batch.ramp_from or run.batch.tokens or 0 for run in runs)
+    step = _longest_step(runs)
     if settings.r < step:
         raise ValueError(
             f"search.min_tokens: the first rung, at {settings.r} tokens, is before the end of the first optimizer step "

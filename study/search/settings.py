@@ -192,12 +192,17 @@ def save(folder: StudyFolder, wanted: Settings) -> Settings:
     return wanted
 
 
-def with_rungs_of(there: Settings | None, wanted: Settings) -> Settings:
+def with_rungs_of(there: Settings | None, wanted: Settings, asked: int | None) -> Settings:
     """Return the wanted search with the first rung of the existing one, where an earlier version placed it.
 
-    Earlier versions counted rungs up from search.min_tokens, which need not be R / eta^k.
+    `asked` is search.min_tokens. Without it versions differ in where the first rung is. Earlier ones counted rungs up
+    from it, which need not be R / eta^k.
     """
-    if there is None or there.scheduler != wanted.scheduler or there.r >= wanted.r:
+    if there is None or there.scheduler != wanted.scheduler:
+        return wanted
+    if asked is None and (there.R, there.eta) == (wanted.R, wanted.eta):
+        return replace(wanted, r=there.r)
+    if there.r >= wanted.r:
         return wanted
     asked_the_same = first_rung(there.r, there.R, there.eta) == wanted.r
     return replace(wanted, r=there.r) if asked_the_same else wanted

@@ -38,7 +38,7 @@ from study.records.points import known_keys, one_budget, resolve_run
 from study.records.settings import reference
 from study.records.settings import settings as study_settings
 from study.search import outlook, view
-from study.search.from_overrides import WORKERS, check_first_rung, enqueued, settings_of
+from study.search.from_overrides import WORKERS, after_first_step, check_first_rung, enqueued, settings_of
 from study.search.settings import Settings, refuse_another, save, with_rungs_of
 from study.search.settings import load as load_settings
 from study.search.trial_point import trial_point
@@ -83,16 +83,21 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     )  # of which each is sized; a worker of a pool takes one trial after the other
     devices.check([(sizing.layout(config.cluster, run, site) if by_unit else config.cluster, run)])
     # What cannot be is said before anything is done: preparing a corpus may take minutes.
-    wanted = with_rungs_of(begun, settings_of(config, run, _base(config, run, composed), space, conditions))
+    asked = config.search.min_tokens
+    wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
+    wanted = with_rungs_of(begun, wanted, asked)
     corners = [trial_point(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
     for point in corners:
         _check_ranks(config.cluster, point.config)
     if begun is None:  # one that has begun goes on with its rungs
+        if asked is None:
+            wanted = after_first_step(wanted, [point.config for point in corners])
         check_first_rung(wanted, [point.config for point in corners])
     manifest = gather([run], print, config.dry_run, config.cluster).get(corpus_of(run))
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
-        wanted = with_rungs_of(begun, settings_of(config, run, _base(config, run, composed), space, conditions))
+        made = settings_of(config, run, _base(config, run, composed), space, conditions)
+        wanted = replace(made, r=wanted.r)
     refuse_another(folder, wanted)
     count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))

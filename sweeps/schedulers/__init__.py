@@ -46,7 +46,8 @@ class Entry:
     """A scheduler that can be named: its module in this package, whose `make(options)` returns it.
 
     pauses: trials pause at rungs, where a rung with fewer trials than `eta` sends none on. ensures: which trial comes
-    to the end in any case. not_replayed: why recorded curves cannot tell how it would have done; "" where they can.
+    to the end in any case. rungs: how many select, where no first rung is asked for. not_replayed: why recorded curves
+    cannot tell how it would have done; "" where they can.
     What it does is said in conf/search/NAME.yaml.
     """
 
@@ -54,6 +55,7 @@ class Entry:
     compares: Compares = Compares.AT_RUNGS
     pauses: bool = False
     ensures: Ensures = Ensures.FIRST
+    rungs: int = 3
     not_replayed: str = ""
 
 
@@ -61,7 +63,7 @@ SCHEDULERS: Mapping[str, Entry] = {
     "asha": Entry("asha_auto", pauses=True, ensures=Ensures.PROMOTION),
     "asha_promotion": Entry("asha_promotion", pauses=True, ensures=Ensures.PROMOTION),
     "asha_stopping": Entry("asha_stopping"),
-    "asha_guarded": Entry("asha_guarded", pauses=True),
+    "asha_guarded": Entry("asha_guarded", pauses=True, rungs=4),
     "hyperband": Entry("hyperband", ensures=Ensures.LAST_BRACKET),
     "pbt": Entry(
         "pbt",

@@ -269,8 +269,30 @@ def test_a_lock_of_links_names_its_holder_too(tmp_path: Path) -> None:
         pass
 
 
+def test_the_guard_begins_at_a_lower_rung_where_an_optimizer_step_comes_before_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "stay", lambda *_: 0)
+    monkeypatch.setattr(pool, "gather", lambda *_: {})
+    begun = {}
+    for name, search, tokens in (
+        ("guard", "asha_guarded", 810_000), ("short", "asha_guarded", 81_000), ("asha", "asha_promotion", 810_000)
+    ):  # fmt: skip
+        words = [f"study.name={name}", f"search={search}", "batch.tokens=2048", f"budget.tokens={tokens}"]
+        assert main([*words, "search.trials=27", "-m", RATE]) == 0
+        found = load(StudyFolder(here / "runs" / name))
+        assert found is not None
+        begun[name] = (found.r, round(found.R / found.r))
+    assert [parts for _, parts in begun.values()] == [81, 27, 27]
+    assert begun["short"][0] >= 2048 > begun["short"][0] / 3, "a rung lower lies before the first step"
+
+
 def test_a_search_of_the_version_before_keeps_its_rungs() -> None:
     there = search_settings(r=1_000)
-    assert with_rungs_of(there, search_settings(r=1_001)).r == 1_000
-    assert with_rungs_of(there, search_settings(r=3_001)).r == 3_001
-    assert with_rungs_of(None, search_settings(r=1_001)).r == 1_001
+    for asked in (1_001, None):
+        assert with_rungs_of(there, search_settings(r=1_001), asked).r == 1_000
+        assert with_rungs_of(None, search_settings(r=1_001), asked).r == 1_001
+    assert with_rungs_of(there, search_settings(r=3_001), 3_001).r == 3_001
+    assert with_rungs_of(there, search_settings(r=334), None).r == 1_000, "that version began at R / eta^3"
+    assert with_rungs_of(there, search_settings(r=334), 334).r == 334
+    assert with_rungs_of(there, search_settings(r=334, eta=4), None).r == 334, "refused as another search"
