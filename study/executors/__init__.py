@@ -41,20 +41,26 @@ def submitted(batches: Iterable[Batch]) -> list[Batch]:
 
 
 def query(batches: Iterable[Batch], runner: Runner | None = None) -> QueueView:
-    """Ask each scheduler once about the jobs of these batches; what none has is passed over."""
-    return _joined(load(name, runner).query(ids) for name, ids in _job_ids(batches).items())
+    """Ask each scheduler once about the jobs of these batches; what none has is passed over.
+
+    Of jobs that have these ids under another name nothing is known: they are others'.
+    """
+    asked = _names(batches)
+    return _joined(load(name, runner).query(sorted(names)).under(names) for name, names in asked.items())
 
 
 def queue(batches: Iterable[Batch], runner: Runner | None = None) -> QueueView:
     """Ask each scheduler once which jobs of these batches wait or run."""
-    return _joined(load(name, runner).queue(ids) for name, ids in _job_ids(batches).items())
+    asked = _names(batches)
+    return _joined(load(name, runner).queue(sorted(names)).under(names) for name, names in asked.items())
 
 
-def _job_ids(batches: Iterable[Batch]) -> dict[str, list[str]]:
-    ids: dict[str, set[str]] = {}
+def _names(batches: Iterable[Batch]) -> dict[str, dict[str, set[str]]]:
+    """Return, by executor, the ids of the jobs of these batches, and the names that each may have."""
+    found: dict[str, dict[str, set[str]]] = {}
     for batch in submitted(batches):
-        ids.setdefault(batch.executor, set()).add(str(batch.job_id))
-    return {name: sorted(those) for name, those in ids.items()}
+        found.setdefault(batch.executor, {}).setdefault(str(batch.job_id), set()).add(batch.name)
+    return found
 
 
 def _joined(views: Iterable[QueueView]) -> QueueView:
@@ -67,15 +73,44 @@ def _joined(views: Iterable[QueueView]) -> QueueView:
 
 
 def cancel(known: Ledger, keys: Iterable[str], runner: Runner | None = None) -> None:
-    """Cancel the jobs of these points in which no point is wanted any more. Raises SubmitError."""
-    by_executor: dict[str, list[str]] = {}
-    for key in keys:
-        batch = known.batch(key)
-        if batch is not None and batch.job_id is not None and detached(batch):
-            by_executor.setdefault(batch.executor, []).append(key)
-    for name, those in by_executor.items():
-        if indices := known.unwanted_jobs(those):
-            load(name, runner).cancel(indices)
+    """Cancel the jobs of these points in which no point is wanted any more. Raises SubmitError.
+
+    Only those that the scheduler has under their batch's name.
+    """
+    unwanted = known.unwanted_jobs(keys)
+    there = _there((known.batches[name] for name in unwanted), runner)
+    for name, batches in there.items():
+        if batches:
+            load(name, runner).cancel({str(batch.job_id): unwanted[batch.name] for batch in batches})
+
+
+def stop(batches: Iterable[Batch], runner: Runner | None = None) -> int:
+    """Cancel the jobs of these batches that wait, and tell those that run to save and end; return of how many.
+
+    Only those that the scheduler has under their batch's name. Raises ValueError.
+    """
+    there = _there(batches, runner)
+    for name, those in there.items():
+        if those:
+            load(name, runner).stop([str(batch.job_id) for batch in those])
+    return sum(map(len, there.values()))
+
+
+def _there(batches: Iterable[Batch], runner: Runner | None) -> dict[str, list[Batch]]:
+    """Return, by executor, the batches of which a job waits or runs under their name. Raises SubmitError."""
+    from study.executors.base import SubmitError
+
+    found: dict[str, list[Batch]] = {}
+    for batch in submitted(batches):
+        found.setdefault(batch.executor, []).append(batch)
+    for name, those in found.items():
+        seen = load(name, runner).queue(sorted({str(batch.job_id) for batch in those}))
+        if not seen.queue_complete or not seen.complete:
+            why = "; ".join(seen.problems)
+            raise SubmitError(f"no job was cancelled, as it is not known which are there: {why}", True)
+        live = {(i.partition("_")[0], job.name) for i, job in seen.jobs.items() if not job.over}
+        found[name] = [b for b in those if live.intersection([(b.job_id, b.name), (b.job_id, "")])]
+    return found
 
 
 @cache

@@ -114,6 +114,11 @@ class QueueLimits(Protocol):
         return {}
 
     @property
+    def names(self) -> Mapping[str, str]:
+        """The names of these jobs, as far as they are known."""
+        return {}
+
+    @property
     def problem(self) -> str:
         """Why nothing should be submitted now; "" where something may."""
         return ""

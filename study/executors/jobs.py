@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -43,6 +43,16 @@ class Job:
         """Whether it is known to have ended."""
         return not self.alive and self.state != JobState.UNKNOWN
 
+    def under(self, names: Collection[str], job_id: str) -> Job:
+        """Return the job if it has one of these names, of the batches with its id; else one of which nothing is known.
+
+        Ids are used again in time, and by each cluster. One of which no name is known is taken at its word.
+        """
+        if not self.name or self.name in names:
+            return self
+        said = f"job {job_id} is {self.name} here: look on the cluster that has its job, or its id was used again"
+        return Job(JobState.UNKNOWN, "", said, self.name)
+
 
 @dataclass(frozen=True)
 class QueueView:
@@ -56,6 +66,11 @@ class QueueView:
     complete: bool = True
     problems: tuple[str, ...] = ()
     queue_complete: bool = True
+
+    def under(self, names: Mapping[str, Collection[str]]) -> QueueView:
+        """Return the view in which nothing is known of jobs that are others'; names: of the batches with each id."""
+        jobs = {i: job.under(names.get(i.partition("_")[0], ()), i) for i, job in self.jobs.items()}
+        return replace(self, jobs=jobs)
 
     def joined(self, other: QueueView) -> QueueView:
         """Return the view of two schedulers, whose jobs have different ids."""

@@ -161,7 +161,8 @@ def _submit_what_fits(
     if seen.problem:
         why = f"the scheduler gave no answer ({seen.problem})"
         return _all_wait(folder, services, why, state, sparing)
-    gone = {key for key, job in after.items() if not dependencies.lives(job, seen.alive)}
+    alive = _own_jobs(state, seen)
+    gone = {key for key, job in after.items() if not dependencies.lives(job, alive)}
     held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
     over = jobs_to_ignore(folder, state, seen)
     decided = plan(state, seen, held, after=after, sparing=sparing, over=over)
@@ -263,17 +264,25 @@ def jobs_to_ignore(folder: StudyFolder, state: Ledger, seen: QueueLimits) -> set
     Each would wait for the rest. A job that SLURM starts again has attempts that ended, and lives: what counts is how
     its points ended for good.
     """
-    last = [b for b in state.batches.values() if seen.alive.get(b.job_id or "", 0) == 1]
+    alive = _own_jobs(state, seen)
+    last = [b for b in state.batches.values() if alive.get(b.job_id or "", 0) == 1]
     return {b.job_id or "" for b in last if b.keys and all(is_over(folder, state, key, b) for key in b.keys)}
+
+
+def _own_jobs(state: Ledger, seen: QueueLimits) -> dict[str, int]:
+    """Return the user's jobs that wait or run, by id, but those that have an id of the study under another name."""
+    names = {"", *(batch.name for batch in state.batches.values())}
+    return {i: count for i, count in seen.alive.items() if seen.names.get(i, "") in names}
 
 
 def _alive(state: Ledger, seen: QueueLimits, over: Collection[str]) -> _Alive:
     """Return how many jobs of the study live, and how many of them may run at once."""
     jobs = throttles = 0
+    alive = _own_jobs(state, seen)
     for batch in state.batches.values():
         if batch.job_id in over:
             continue
-        count = seen.alive.get(batch.job_id or "", 0)
+        count = alive.get(batch.job_id or "", 0)
         jobs += count
         throttles += count if batch.throttle is None else min(count, batch.throttle)
     return _Alive(jobs, throttles)

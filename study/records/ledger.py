@@ -163,7 +163,7 @@ class Ledger:
         return None if name is None else self.batches[name]
 
     def unwanted_jobs(self, keys: Iterable[str]) -> dict[str, list[int]]:
-        """Return, by job id, the array indices of these points' jobs in which no other point is wanted.
+        """Return, by submission, the array indices of these points' jobs in which no other point is wanted.
 
         A job that is no array's has no index.
         """
@@ -173,7 +173,7 @@ class Ledger:
             for index in sorted(places):
                 others = (key for key in batch.of_task(index) if key not in self.cancelled)
                 if batch.job_id is not None and not any(self.current.get(key) == name for key in others):
-                    found.setdefault(batch.job_id, []).extend([index] if batch.array else [])
+                    found.setdefault(name, []).extend([index] if batch.array else [])
         return found
 
     def _tasks(self, keys: Iterable[str]) -> dict[str, set[int]]:

@@ -101,6 +101,8 @@ class Observer:
     def _seen(self, key: str, state: ledger.Ledger, no_room: str, *, started: bool) -> ObservedPoint:
         name = self._names.get(key, "")
         job = self.view.jobs.get(name)
+        if job is not None and (batch := state.batch(key)) is not None:  # it may be another study's that was asked too
+            job = job.under((batch.name,), name)
         evidence, outcome = gather(self.folder, key, state, self.view, job, no_room=no_room, started=started)
         return ObservedPoint(evidence, derive_state(evidence), outcome, name)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from study import executors
 from study import text as terminal
 from study.config.compose import Composed
 from study.config.schema import ClusterConfig, StudyConfig, plain
@@ -211,14 +212,9 @@ def cancel(folder: StudyFolder) -> str:
     withdraw(folder)
     known = ledger.read(folder)
     batches = submitted(known.batches.values())
-    for name in {batch.executor for batch in batches}:
-        load(name).stop([str(batch.job_id) for batch in batches if batch.executor == name])
+    arrays = executors.stop(batches)
     told = sum(_signal(lease, folder) for lease in (folder.leases.glob("[0-9]*") if folder.leases.exists() else ()))
-    where = (
-        f"{len(batches)} job arrays and {told} workers of this machine"
-        if batches
-        else f"{told} workers of this machine"
-    )
+    where = f"{arrays} job arrays and {told} workers of this machine" if batches else f"{told} workers of this machine"
     return f"{folder.name}: stopped; {where} were told to save and end. The same command continues it"
 
 

@@ -107,12 +107,13 @@ class Partitions:
 class Queue:
     """The user's own jobs in squeue. `alive` by array id; `held`: all that the controller still remembers.
 
-    complete: squeue answered and every line was understood.
+    names: of them, by array id. complete: squeue answered and every line was understood.
     """
 
     alive: Mapping[str, int] = field(default_factory=dict)
     held: int = 0
     complete: bool = True
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -140,6 +141,11 @@ class Limits:
     def alive(self) -> Mapping[str, int]:
         """The user's jobs that wait or run, by job or array id."""
         return self.queue.alive
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The names of these jobs, by array id."""
+        return self.queue.names
 
     @property
     def array_limit(self) -> int:

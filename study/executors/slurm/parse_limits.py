@@ -113,7 +113,8 @@ def read_queue(answer: Answer) -> Queue:
     """Return the user's jobs in squeue's answer; see :func:`study.executors.slurm.query.read_squeue`."""
     view = read_squeue(answer)
     alive = Counter(name.partition("_")[0] for name, job in view.jobs.items() if not job.over)
-    return Queue(alive, len(view.jobs), view.complete)
+    names = {name.partition("_")[0]: job.name for name, job in view.jobs.items()}
+    return Queue(alive, len(view.jobs), view.complete, names)
 
 
 def read_sdiag(text: str) -> int:

@@ -11,6 +11,7 @@ import pytest
 from study.__main__ import main
 from study.commands.cancel import Done, in_words, what_was_done
 from study.records import ledger
+from study.status.observer import observe
 from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
 from tests.study.support.studies import make_study
@@ -68,6 +69,54 @@ def test_points_that_wait_are_not_told_to_stop(
     counts = {name: said[name] for name in ("told_to_stop", "taken_from_queue", "not_started", "unknown")}
     assert counts == {"told_to_stop": 1, "taken_from_queue": 1, "not_started": 2, "unknown": 0}
     assert told.read_text().split() == ["7_[0-1]"]
+
+
+def test_a_job_of_anothers_name_is_left_alone_and_says_nothing_of_the_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The study was submitted on another cluster, which shares the file system and counts its jobs as this one does."""
+    study, keys = make_study(tmp_path / "runs" / "s", [1, 2])
+    here = "7|0|RUNNING|None|other.x\\n7|1|FAILED|NonZeroExitCode|other.x\\n"
+    told = slurm(tmp_path / "slurm", monkeypatch, here)
+    ledger.append(study, "intent", name="s.w", executor="slurm", keys=list(keys.values()), resources={}, code=None)
+    ledger.append(study, "submitted", name="s.w", job_id="7")
+    assert main(["status", str(study.path), "--json"]) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [point["state"] for point in points] == ["unknown", "unknown"]
+    assert points[0]["why"].startswith("job 7_0 is other.x here: look on the cluster that has its job")
+    assert main(["list", "--runs", str(tmp_path / "runs"), "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["studies"]
+    assert "unknown" in json.dumps(listed)
+    assert main(["cancel", str(study.path)]) == 0
+    assert "2 of unknown state" in capsys.readouterr().out
+    assert not told.exists(), "scancel was run"
+
+
+def test_two_clusters_of_one_study_may_count_their_jobs_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2, 3])
+    told = slurm(tmp_path / "slurm", monkeypatch, "7|0|PENDING|None|s.b\\n7|1|PENDING|None|s.b\\n")
+    for name, its in (("s.a", [keys[1]]), ("s.b", [keys[2], keys[3]])):
+        ledger.append(study, "intent", name=name, executor="slurm", keys=its, resources={}, code=None)
+        ledger.append(study, "submitted", name=name, job_id="7")
+    states = {status.key: str(status.state) for status in observe(study)}
+    assert [states[keys[seed]] for seed in (1, 2, 3)] == ["unknown", "queued", "queued"]
+    assert main(["cancel", str(study.path), keys[1]]) == 0
+    assert not told.exists()
+    assert main(["cancel", str(study.path), keys[3]]) == 0
+    assert told.read_text().split() == ["7_[1]"]
+
+
+def test_nothing_is_cancelled_while_the_queue_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    told = slurm(tmp_path / "slurm", monkeypatch, "")
+    (tmp_path / "slurm" / "squeue").write_text("#!/bin/bash\necho 'Unable to contact slurm controller' >&2; exit 1\n")
+    ledger.append(study, "intent", name="s.w", executor="slurm", keys=list(keys.values()), resources={}, code=None)
+    ledger.append(study, "submitted", name="s.w", job_id="7")
+    assert main(["cancel", str(study.path)]) == 2
+    assert "no job was cancelled, as it is not known which are there" in capsys.readouterr().err
+    assert not told.exists()
 
 
 def test_a_folder_of_studies_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

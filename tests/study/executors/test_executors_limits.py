@@ -151,9 +151,9 @@ def test_partitions_with_a_qos_of_their_own() -> None:
     ("answer", "expected"),
     [
         (Answer(0, "7|0|RUNNING|None|s.1\n7|1|PENDING|Priority|s.1\n8|N/A|COMPLETED|None|x\n"),
-         Queue({"7": 2}, 3, complete=True)),
+         Queue({"7": 2}, 3, complete=True, names={"7": "s.1", "8": "x"})),
         (Answer(0, ""), Queue({}, 0, complete=True)),
-        (Answer(0, "7|0|RUNNING|None|s.1\n7|1|PEN"), Queue({"7": 1}, 1, complete=False)),
+        (Answer(0, "7|0|RUNNING|None|s.1\n7|1|PEN"), Queue({"7": 1}, 1, complete=False, names={"7": "s.1"})),
         (Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller"), Queue({}, 0, complete=False)),
     ],
 )  # fmt: skip

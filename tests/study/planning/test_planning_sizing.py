@@ -334,18 +334,18 @@ def intent(name: str, keys: str, **resources: object) -> dict[str, object]:
 def test_a_packed_job_is_cancelled_only_when_none_of_its_points_is_wanted() -> None:
     events = [intent("b", "abcde", pack=2), {"event": "submitted", "time": 2.0, "name": "b", "job_id": "7"}]
     known = fold([*events, {"event": "cancelled", "time": 3.0, "keys": ["a", "c", "d"]}])
-    assert known.unwanted_jobs("acd") == {"7": [1]}
+    assert known.unwanted_jobs("acd") == {"b": [1]}
     assert known.batches["b"].of_task(2) == ("e",)
     assert known.batches["b"].task("d") == 1
     known = fold([*events, {"event": "cancelled", "time": 3.0, "keys": list("abcde")}])
-    assert known.unwanted_jobs("abcde") == {"7": [0, 1, 2]}
+    assert known.unwanted_jobs("abcde") == {"b": [0, 1, 2]}
     assert known.batches["b"].jobs_by_key() == {"a": "7_0", "b": "7_0", "c": "7_1", "d": "7_1", "e": "7_2"}
     single = {**intent("c", "fg", pack=2), "array": False}
     known = fold([single, {**events[1], "name": "c"}, {"event": "cancelled", "time": 3.0, "keys": ["f"]}])
     assert known.unwanted_jobs("f") == {}
     assert known.batches["c"].jobs_by_key() == {"f": "7", "g": "7"}
     known = fold([single, {**events[1], "name": "c"}, {"event": "cancelled", "time": 3.0, "keys": ["f", "g"]}])
-    assert known.unwanted_jobs("fg") == {"7": []}, "a job that is no array's has no index"
+    assert known.unwanted_jobs("fg") == {"c": []}, "a job that is no array's has no index"
 
 
 def test_branches_name_their_parents_job_once_it_has_one() -> None:

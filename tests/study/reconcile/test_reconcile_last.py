@@ -64,7 +64,8 @@ class Slurm:
         if command[:3] == ["scontrol", "show", "config"]:
             return Answer(0, f"MaxArraySize = 1001\nMaxJobCount = {self.most + 1}\n")
         if command[0] == "sacct" and self.ended:
-            return Answer(0, "".join(f"{task}|{word}|0:0|n1|x\n" for task, word in self.ended.items()))
+            ended = ((task, word, self.names[task.partition("_")[0]]) for task, word in self.ended.items())
+            return Answer(0, "".join(f"{task}|{word}|0:0|n1|{name}\n" for task, word, name in ended))
         return OFF if command[0] == "sacct" else Answer(0)
 
     def sleep(self, seconds: float) -> None:
@@ -246,6 +247,20 @@ def test_a_branch_does_not_go_out_again_and_again_for_a_trunk_that_failed(make: 
     for _ in range(3):
         assert world.resolve() == 0
     assert list(ledger.read(world.study).waiting) == [branch]
+
+
+def test_a_job_of_anothers_name_holds_nothing_back_and_no_branch_waits_for_it(
+    make: Callable[[int, int], World],
+) -> None:
+    world = make(4, 100)
+    trunk = world.keys[0]
+    branch = with_branch(world, trunk)
+    ledger.append(world.study, "intent", name="s.a", executor="slurm", keys=[trunk], resources={}, code=None)
+    ledger.append(world.study, "submitted", name="s.a", job_id="1")
+    world.slurm.names, world.slurm.tasks = {"1": "other.x"}, {"1_0": "RUNNING"}
+    world.keys = world.keys[1:]
+    assert len(world.start(parallel=1)) == 4, "the other job takes no place of the study's"
+    assert branch in ledger.read(world.study).waiting
 
 
 def test_points_that_are_cancelled_while_they_are_submitted_stay_cancelled(make: Callable[[int, int], World]) -> None:

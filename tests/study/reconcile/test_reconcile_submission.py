@@ -312,7 +312,8 @@ def test_logs_of_a_job_that_failed_before_its_attempt_are_the_jobs_own(
     earlier.job.write_text(json.dumps({"name": "an earlier batch", "job_id": "0_0", "executor": "slurm"}))
     earlier.stdout(0).write_text("of the attempt before\n")
     (study.jobs / "1_0_0_log.out").write_text("slurmstepd: error: no such module\n")
-    (tools / "squeue").write_text("#!/bin/bash\necho '1|0|FAILED|NonZeroExitCode|s'\n")
+    name = ledger.read(study).current[keys[1]]
+    (tools / "squeue").write_text(f"#!/bin/bash\necho '1|0|FAILED|NonZeroExitCode|{name}'\n")
     assert main(["logs", str(study.path), keys[1]]) == 0
     assert capsys.readouterr().out == "slurmstepd: error: no such module\n"
 

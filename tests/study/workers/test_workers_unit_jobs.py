@@ -224,6 +224,23 @@ def test_units_that_wait_are_withdrawn_where_the_search_is_stopped_or_workers_ta
     assert (world.claims(), TrialQueue.of(world.study).search.lost_units) == ([], 0)
 
 
+def test_cancel_tells_only_jobs_that_have_the_names_of_the_search(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.advance()
+    name = world.cluster.names["100"]
+    for command, text in {"squeue": 'cat "$0.says"', "scancel": 'echo "$@" >> "$0.told"'}.items():
+        (tmp_path / command).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / command).chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "squeue.says").write_text("100|0|RUNNING|None|other.x\n")
+    assert "0 job arrays" in pool.cancel(world.study)
+    assert not (tmp_path / "scancel.told").exists()
+    (tmp_path / "squeue.says").write_text(f"100|0|RUNNING|None|{name}\n")
+    assert "1 job arrays" in pool.cancel(world.study)
+    assert (tmp_path / "scancel.told").read_text().split()[-1] == "100"
+
+
 def test_a_submission_that_was_given_up_and_arrives_late_does_not_run_its_unit_twice(world: World) -> None:
     world.advance()
     claim = world.claims()[0]
