@@ -126,8 +126,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "executors/slurm/parse_limits", "executors/slurm/queue_reasons", "executors/slurm/start_estimate",
         "failures/kinds", "failures/retry_policy", "reconcile/decide", "reconcile/dependencies", "reconcile/failures",
         "reconcile/two_phase", "records/frozen_config", "records/lineage", "records/outcomes", "records/point",
-        "search/forecast", "search/outlook", "search/pareto", "search/retry", "search/usage", "status/budget",
-        "status/filters", "status/selection", "status/states", "storage/study_names", "text",
+        "search/course", "search/forecast", "search/outlook", "search/pareto", "search/retry", "search/usage",
+        "status/budget", "status/filters", "status/selection", "status/states", "storage/study_names", "text",
     )},
     **{f"study/planning/{name}.py": PLANNING for name in (
         "designs", "memory/together", "packing", "parallel/auto", "parallel/pace", "parallel/room", "parallel/search",

@@ -13,6 +13,7 @@ from study.config.errors import check_listed
 from study.config.schema import StudyConfig
 from study.executors import load
 from study.search.settings import Settings, described
+from study.search.usage import LEAST_SECONDS
 from sweeps.history import Setting
 from sweeps.rungs import first_rung
 from sweeps.samplers import SAMPLERS
@@ -184,11 +185,22 @@ def settings_of(
     )
     if made.compares is Compares.WITH_MEMBERS:
         _check_population(made.make_space(), search.trials)
+    _check_hours(made)
     made.make_scheduler()
     made.make_sampler()
     for point in search.enqueue:
         enqueued(point, made.make_space())
     return made
+
+
+def _check_hours(made: Settings) -> None:
+    """Refuse GPU-hours with which no unit would ever be handed out."""
+    if made.gpu_hours is not None and 3600 * made.gpu_hours < LEAST_SECONDS * made.devices:
+        held = "" if made.devices == 1 else f", which holds {made.devices} devices"
+        raise ValueError(
+            f"search.budget_gpu_hours={made.gpu_hours:g} is not allowed: it is less than {LEAST_SECONDS:g} s of a "
+            f"worker{held}, and no unit is given less"
+        )
 
 
 def _first_look(config: StudyConfig, R: int) -> int:

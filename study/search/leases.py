@@ -15,6 +15,8 @@ from study.storage.layout import StudyFolder
 
 BEATS = 4
 """How often a lease is renewed while it lasts."""
+SHORTEST = 0.01
+"""Shortest time between two beats [s]."""
 
 
 class Lease:
@@ -61,6 +63,7 @@ class Lease:
         """Start the clock, and a timer that is often enough for the lease and for the limit."""
         self._began = time.monotonic()
         every = self._lasts / BEATS if self._limit is None else min(self._lasts / BEATS, self._limit / 20)
+        every = max(every, SHORTEST)  # zero would stop the timer
         signal.setitimer(signal.ITIMER_REAL, every, every)
 
     def _beat(self, number: int, frame: FrameType | None) -> None:

@@ -6,48 +6,36 @@ trained to the end even then, none can be. Pure.
 
 from __future__ import annotations
 
-import heapq
 import math
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from analysis.text import numbers
+from study.search.course import Course, Pace, by_chance, course, ever_better
 from study.search.settings import Settings
 from study.search.state import Search
+from study.search.usage import FIRST_SHARE, SAFETY, DeviceTime
 from study.text import counted, estimate, percent
-from sweeps.history import Ended, Reported, Started, Unit
 from sweeps.rungs import levels
 from sweeps.schedulers import SCHEDULERS, Ensures
 
 SIMULATIONS = 20
 MOST_UNITS = 20_000
 """Limit on the units of all simulations together: larger searches are simulated fewer times."""
-Value = Callable[[int, int], float]
-
-
-@dataclass(frozen=True)
-class Course:
-    """The result of one simulation.
-
-    started, finished: trials; units: handed out; flops: of these; clock: when the last one ended, by the FLOPs of one
-    worker; first: FLOPs handed out when the first trial was trained to the end, infinity where none was.
-    """
-
-    started: int
-    finished: int
-    units: int
-    flops: float
-    clock: float
-    first: float
+MARGIN = 4.0
+"""How much faster than expected workers may turn out to be: a search with too few GPU-hours for those is refused."""
+START_SECONDS = 5.0
+"""What starting a unit takes at least on usual machines, where none has been timed [s]."""
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a search will use and finish, averaged over simulations. enough: FLOPs that suffice where trials do.
+    """What a search will use and finish, averaged over simulations.
 
-    none: share of simulations in which no trial was trained to the end. possible: whether one can be at all.
+    none: share of simulations in which no trial was trained to the end. enough, hours: FLOPs and GPU-hours with which
+    one was in each, where there are enough trials; hours is None where GPU-hours are not limited, or were enough.
+    possible, untimed: whether one can be at all, and whether it could without a limit on GPU-hours.
     """
 
     started: float
@@ -58,19 +46,28 @@ class Outlook:
     none: float
     enough: float
     possible: bool
+    hours: float | None = None
+    untimed: bool = True
 
 
-def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) -> Outlook:
-    """Return the outlook for trials whose FLOPs per token lie between the least and the most of these."""
+def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int, pace: Pace | None = None) -> Outlook:
+    """Return the outlook for trials whose FLOPs per token lie between the least and the most of these.
+
+    pace: of a worker, by which GPU-hours are counted; None: they are not.
+    """
     low, middling = min(flops_per_token), fmean(flops_per_token)
     courses: list[Course] = []
     units = 0
     while len(courses) < SIMULATIONS and (not courses or units < MOST_UNITS):
-        courses.append(course(settings, middling, workers, by_chance(settings.seed + len(courses)), MOST_UNITS))
+        chance = by_chance(settings.seed + len(courses))
+        courses.append(course(settings, middling, workers, chance, MOST_UNITS, pace=pace))
         units += courses[-1].units
-    lucky = course(settings, low, 1, ever_better(), MOST_UNITS)
-    enough = replace(settings, trials=max(settings.trials, settings.enough()))
-    free = course(replace(enough, budget=None), middling, workers, by_chance(settings.seed), MOST_UNITS)
+    fastest = None if pace is None else Pace(pace.rate * MARGIN)
+    lucky = course(settings, low, 1, ever_better(), MOST_UNITS, pace=fastest, to_first=True)
+    untimed = lucky if lucky.finished else course(settings, low, 1, ever_better(), MOST_UNITS, to_first=True)
+    enough, hours = max(one.first for one in courses), None
+    if not lucky.finished or enough == math.inf:
+        enough, hours = _enough(settings, middling, workers, pace, len(courses))
     return Outlook(
         started=fmean(one.started for one in courses),
         finished=fmean(one.finished for one in courses),
@@ -78,66 +75,50 @@ def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) 
         flops=fmean(one.flops for one in courses),
         clock=fmean(one.clock for one in courses),
         none=fmean(one.finished == 0 for one in courses),
-        enough=free.first,
+        enough=enough,
         possible=lucky.finished > 0,
+        hours=hours,
+        untimed=untimed.finished > 0,
     )
 
 
-def course(settings: Settings, flops_per_token: float, workers: int, value: Value, most: int) -> Course:
-    """Run a search's scheduler to its end, or until it has handed out `most` units."""
-    scheduler = settings.make_scheduler().for_forecast()
-    most_trials = settings.make_space().size
-    at: dict[int, int] = {}
-    busy: list[tuple[float, int, Unit]] = []
-    units, spent, clock, first = 0, 0.0, 0.0, math.inf
+def _enough(
+    settings: Settings, price: float, workers: int, pace: Pace | None, count: int
+) -> tuple[float, float | None]:
+    """Return FLOPs and GPU-hours with which each of `count` simulations trains a trial to the end, given the trials."""
+    trials = max(settings.trials, settings.enough())
+    free = replace(settings, trials=trials, budget=None, gpu_hours=None)
 
-    def cost(unit: Unit) -> float:
-        begun = unit.parent[1] if unit.parent is not None else at.get(unit.trial, 0)
-        return max(0, unit.until - begun) * flops_per_token
+    def firsts(tried: Settings) -> Iterator[float]:
+        for seed in range(settings.seed, settings.seed + count):
+            yield course(tried, price, workers, by_chance(seed), MOST_UNITS, pace=pace, to_first=True).first
 
-    def wanted() -> Unit | None:
-        fits = (u for u in scheduler.candidates() if settings.budget is None or spent + cost(u) <= settings.budget)
-        return next((unit for unit in fits if unit.trial in at or len(at) < most_trials), None)
-
-    while True:
-        while len(busy) < workers and units < most and (unit := wanted()) is not None:
-            units, spent = units + 1, spent + cost(unit)
-            heapq.heappush(busy, (clock + cost(unit), units, unit))
-            scheduler.apply(Started(unit))
-            at.setdefault(unit.trial, 0)
-        if not busy:
-            finished = sum(resource >= settings.R for resource in at.values())
-            return Course(len(at), finished, units, spent, clock, first)
-        clock, _, unit = heapq.heappop(busy)
-        at[unit.trial] = unit.until
-        if unit.until >= settings.R:
-            first = min(first, spent)
-        scheduler.apply(Reported(unit.trial, unit.until, value(unit.trial, unit.until)))
-        scheduler.apply(Ended(unit.trial, "reached"))
+    most = max(firsts(free))
+    if pace is None or settings.gpu_hours is None or most == math.inf:
+        return most, None
+    hours = SAFETY * (pace.start + most / pace.rate) * settings.devices / 3600
+    while math.inf in firsts(replace(free, gpu_hours=hours)):
+        hours *= 1.5
+    return most, hours
 
 
-def by_chance(seed: int) -> Value:
-    """Return random losses, half the trial's own, half drawn at each rung: early losses predict later ones in part."""
-    chance = random.Random(seed)
-    own: dict[int, float] = {}
-    return lambda trial, resource: own.setdefault(trial, chance.gauss()) + chance.gauss()
+def refuse_the_hopeless(settings: Settings, found: Outlook, how: str = "") -> None:
+    """Raise ValueError where no trial can be trained to the end, whatever the losses; it names what would do.
 
-
-def ever_better() -> Value:
-    """Return losses each lower than all before it: every report is the best so far."""
-    reports = iter(range(10**9))
-    return lambda trial, resource: -float(next(reports))
-
-
-def refuse_the_hopeless(settings: Settings, found: Outlook) -> None:
-    """Raise ValueError where no trial can be trained to the end, whatever the losses; it names what would do."""
+    how: a worker's speed is known.
+    """
     if found.possible:
         return
+    if found.untimed and found.hours is not None:
+        raise ValueError(
+            f"search.budget_gpu_hours={settings.gpu_hours:g} is too small to train any trial to the end, even by "
+            f"workers {MARGIN:g} times as fast as expected: about {_up(found.hours):.3g} is enough, {how}"
+        )
     unlimited = course(replace(settings, budget=None), 1.0, 1, ever_better(), MOST_UNITS)
     if unlimited.finished and settings.budget is not None:
         raise ValueError(
             f"search.budget_flops={numbers.scientific(settings.budget, 3)} is too small to train any trial to the end, "
-            f"whatever the losses: about {numbers.scientific(found.enough)} is enough"
+            f"whatever the losses: about {_flops(found.enough)} is enough"
         )
     size = settings.make_space().size
     enough = settings.enough() <= size
@@ -175,13 +156,31 @@ def lines(settings: Settings, found: Outlook, rate: float, how: str) -> list[str
     ]
     if found.none > 0:
         trials = min(settings.trials, settings.make_space().size)
-        does = what_is_enough(settings) if trials < settings.enough() else _budget_for(found)
+        does = what_is_enough(settings) if trials < settings.enough() else _budgets(settings, found)
         said.append(f"  in {percent(found.none)} of simulations with random losses, none was: {does}")
     return said
 
 
-def _budget_for(found: Outlook) -> str:
-    return f"{numbers.flops(found.enough, 3)} would do"
+def _budgets(settings: Settings, found: Outlook) -> str:
+    """Return the budgets that would do, in place of those that are too small."""
+    does = []
+    if settings.budget is not None and settings.budget < found.enough:
+        does.append(f"search.budget_flops={_flops(found.enough)}")
+    if settings.gpu_hours is not None and found.hours is not None and settings.gpu_hours < found.hours:
+        does.append(f"search.budget_gpu_hours={_up(found.hours):.3g}")
+    return f"{' and '.join(does) or 'larger budgets'} would do"
+
+
+def _flops(value: float) -> str:
+    return numbers.scientific(_up(value), 3)
+
+
+def _up(value: float) -> float:
+    """Return a positive number rounded up to three digits: what was enough still is."""
+    if not 0 < value < math.inf:
+        return value
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.ceil(value / step * (1 - 1e-12)) * step
 
 
 def nothing_finished(search: Search) -> str:
@@ -224,13 +223,23 @@ def _missing(search: Search) -> str:
         return ""
     rest = (settings.R - (best.at if best is not None else 0)) * price
     if settings.budget is not None and search.spent + rest > settings.budget:
-        enough = numbers.scientific(search.spent + rest, 3)
-        return f": search.budget_flops={enough} would have brought the best one there"
+        return f": search.budget_flops={_flops(search.spent + rest)} would have brought the best one there"
     expected = search.usage.expected(-1, rest)
     if expected is None:
+        return _time_for_one(search.usage)
+    hours = (search.usage.used + expected) / 3600
+    return f": search.budget_gpu_hours={_up(hours):.3g} would have brought the best one there"
+
+
+def _time_for_one(usage: DeviceTime) -> str:
+    """Return a budget with which the first unit gets far longer than any has had, where none came to its end."""
+    if not usage.longest:
         return ""
+    seconds = max(60.0, 4 * usage.longest)
+    hours = seconds * usage.devices / FIRST_SHARE / 3600
     return (
-        f": search.budget_gpu_hours={(search.usage.used + expected) / 3600:.3g} would have brought the best one there"
+        f", and no unit came to its end in the time that was set aside for it, {usage.longest:.3g} s at most: with "
+        f"search.budget_gpu_hours={_up(hours):.3g} the first one gets {seconds:.3g} s"
     )
 
 

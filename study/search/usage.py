@@ -13,6 +13,8 @@ from typing import Any
 FIRST_SHARE = 1 / 16
 """Share of the remaining time that a unit gets before any has been timed."""
 SAFETY = 1.25
+LEAST_SECONDS = 1.0
+"""No unit gets less than this of its worker's time: a limit near zero could not be kept."""
 LATEST = 32
 ENOUGH = 3
 
@@ -29,11 +31,18 @@ class DeviceTime:
         self._patience: dict[int, float] = {}
         self._starts: list[float] = []
         self._rates: list[float] = []
+        self.longest = 0.0
+        """The most that a unit has had which did not come to its end within what was set aside for it [s]."""
 
     @property
     def left(self) -> float | None:
         """Device time that may still be set aside [GPU-seconds]; None where that is not limited."""
         return None if self.budget is None else self.budget - self.used - sum(self.reserved.values())
+
+    @property
+    def least(self) -> float:
+        """The least that is set aside for a unit [GPU-seconds]."""
+        return LEAST_SECONDS * self.devices
 
     @property
     def start_up(self) -> float | None:
@@ -60,14 +69,15 @@ class DeviceTime:
     def affordable(self, trial: int, flops: float) -> bool:
         """Return whether a unit fits into what is left."""
         left, expected = self.left, self.expected(trial, flops)
-        return left is None or (left > 0 if expected is None else expected <= left)
+        return left is None or max(self.least, expected or 0.0) <= left
 
     def reservation(self, trial: int, flops: float) -> float | None:
         """Return the device time to set aside for a unit [GPU-seconds]; None where that is not limited."""
         left, expected = self.left, self.expected(trial, flops)
         if left is None:
             return None
-        return min(left, left * FIRST_SHARE * self._patience.get(trial, 1.0) if expected is None else expected)
+        wanted = left * FIRST_SHARE * self._patience.get(trial, 1.0) if expected is None else expected
+        return min(left, max(self.least, wanted))
 
     def start(self, claim: int, reserved: float | None) -> None:
         """Set a unit's device time aside."""
@@ -80,6 +90,7 @@ class DeviceTime:
         self.used += seconds * self.devices
         self.reserved.pop(claim, None)
         if record.get("limited"):
+            self.longest = max(self.longest, seconds)
             self._patience[trial] = 1.5 * self._patience.get(trial, 1.0)
         if record["how"] == "reached" and flops > 0:
             training = record.get("training")

@@ -39,6 +39,7 @@ from study.records.points import known_keys, one_budget, resolve_run
 from study.records.settings import reference
 from study.records.settings import settings as study_settings
 from study.search import outlook, view
+from study.search.course import Pace
 from study.search.from_overrides import WORKERS, after_first_step, check_first_rung, enqueued, settings_of
 from study.search.settings import Settings, refuse_another, save, with_rungs_of
 from study.search.settings import load as load_settings
@@ -305,10 +306,10 @@ def _outlook(
         return [f"  begun: {view.line(there)}; what is left:  python -m study status {reference(folder)}"]
     made = rows(corners, {})
     tokens = [row.flops / row.tokens for row in made]
-    found = outlook.outlook(wanted, tokens, count)
-    outlook.refuse_the_hopeless(wanted, found)
     fast = speed(folder, corners[-1].config, config.cluster)
     rate = sum(row.own for row in made) / sum(fast.seconds(row) for row in made)
+    found = outlook.outlook(wanted, tokens, count, Pace(rate, outlook.START_SECONDS))
+    outlook.refuse_the_hopeless(wanted, found, fast.why)
     return outlook.lines(wanted, found, rate, fast.why)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from study.search import outlook, retry
-from study.search.outlook import Course, Outlook, course, ever_better
+from study.search.course import Course, Pace, by_chance, course, ever_better
+from study.search.outlook import Outlook
 from study.search.usage import DeviceTime
-from sweeps.history import Event, Reported, Started, Unit
+from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.schedulers.base import Scheduler
 from sweeps.space import Choice, Interval, Space
 
@@ -98,12 +99,25 @@ class Listed(Scheduler):
         yield from self.units
 
 
-def ahead(*units: Unit, workers: int = 1, budget: float | None = None, most: int = 99, settings: int = 9) -> Course:
+class Lost(Listed):
+    """Wants again what was lost."""
+
+    def apply(self, event: Event) -> None:
+        """Note an event."""
+        super().apply(event)
+        if isinstance(event, Ended) and event.how == "lost":
+            self.units.append(Unit(event.trial, 8))
+
+
+def ahead(
+    *units: Unit, workers: int = 1, budget: float | None = None, most: int = 99, settings: int = 9,
+    hours: float | None = None, pace: Pace | None = None,
+) -> Course:  # fmt: skip
     asked: Any = SimpleNamespace(
-        R=8, budget=budget, make_scheduler=lambda: Listed(units),
+        R=8, budget=budget, gpu_hours=hours, devices=2, make_scheduler=lambda: Listed(units),
         make_space=lambda: Space({"a": Choice(tuple(range(settings)))}),
     )  # fmt: skip
-    return course(asked, 10.0, workers, ever_better(), most)
+    return course(asked, 10.0, workers, ever_better(), most, pace=pace)
 
 
 def test_a_course_by_the_clock() -> None:
@@ -128,24 +142,62 @@ def test_a_course_ends_with_its_budget_its_units_and_its_settings() -> None:
     assert ahead(*units, settings=1) == Course(1, 1, 2, 80.0, 80.0, 80.0)
 
 
+def test_a_course_ends_with_its_gpu_hours() -> None:
+    """A worker holds two GPUs and trains 10 FLOPs a second, so 8 tokens of 10 FLOPs each take it 8 s."""
+    pace, units = Pace(10.0), [Unit(trial, 8) for trial in range(9)]
+    free = ahead(*units, pace=pace)
+    assert free == ahead(*units) and free.finished == 9
+    # Of 3,200 GPU-seconds the first unit gets 200, then each 1.25 times the 16 that the longest took: all fit.
+    assert ahead(*units, pace=pace, hours=3_200 / 3600) == free
+    # Of 320 the first gets 20, and the others fit while 20 are left: after 18 of them 32, after 19 16.
+    many = [Unit(trial, 8) for trial in range(50)]
+    assert ahead(*many, pace=pace, hours=320 / 3600, settings=50).finished == 19
+    assert ahead(*many, hours=320 / 3600, settings=50).finished == 50, "without a pace nothing is known of hours"
+
+
+def test_a_unit_whose_limit_comes_first_goes_on_from_where_it_was_saved() -> None:
+    """Of 64 GPU-seconds it gets 4, 5.625 and so on, half of each a worker's seconds, until its 8 s are full."""
+    listed = Lost([Unit(0, 8)])
+    asked: Any = SimpleNamespace(R=8, budget=None, gpu_hours=64 / 3600, devices=2, make_scheduler=lambda: listed,
+                                 make_space=lambda: Space({"a": Choice((1, 2))}))  # fmt: skip
+    found = course(asked, 10.0, 1, ever_better(), 99, pace=Pace(10.0))
+    limits, left = list[float](), 64.0
+    while sum(limits) < 8:
+        limits.append(left / 16 * 1.5 ** len(limits) / 2)
+        left -= 2 * limits[-1]
+    assert limits[:2] == [2.0, 2.8125]
+    assert (found.finished, found.units) == (1, len(limits)) and found.clock == found.flops == pytest.approx(80.0)
+    # Where a start takes longer than any limit, nothing is trained, and all of it is used.
+    listed.units = [Unit(0, 8)]
+    none = course(asked, 10.0, 1, ever_better(), 99, pace=Pace(10.0, 30.0))
+    assert (none.finished, none.first) == (0, math.inf) and none.clock == pytest.approx(320.0) and none.flops == 0
+
+
 def test_losses_are_reported_as_they_come() -> None:
     value = ever_better()
     assert [value(3, 1), value(1, 9), value(3, 2)] == [0.0, -1.0, -2.0]
-    chance, again = outlook.by_chance(5), outlook.by_chance(5)
+    chance, again = by_chance(5), by_chance(5)
     assert [chance(n, 1) for n in (0, 0, 1)] == [again(n, 1) for n in (0, 0, 1)]
     assert isinstance(Reported(0, 1, chance(0, 2)).value, float)
 
 
 def test_words_for_what_a_search_comes_to() -> None:
     space = Space({"a": Interval(0.0, 1.0)})
-    asked: Any = SimpleNamespace(trials=12, enough=lambda: 1, make_space=lambda: space)
+    asked: Any = SimpleNamespace(trials=12, budget=1e14, gpu_hours=1.0, enough=lambda: 1, make_space=lambda: space)
     found = Outlook(11.6, 3.456, 17.5, 1.2345e15, 7.2e14, 0.0, 4.56e14, True)
     assert outlook.lines(asked, found, 1e11, "as measured") == [
         "  about 18 units, 1.23e15 FLOPs, 2 h with these workers, as measured",
         "  about 3.5 of 12 trials trained to the end",
     ]
     none = outlook.lines(asked, Outlook(1.0, 0.0, 1.0, 1e9, 1e9, 0.25, 4.56e14, True), 1e9, "x")
-    assert none[2] == "  in 25 % of simulations with random losses, none was: 4.56e14 FLOPs would do"
+    share = "  in 25 % of simulations with random losses, none was: "
+    assert none[2] == f"{share}search.budget_flops=4.56e14 would do"
+    none = outlook.lines(asked, Outlook(1.0, 0.0, 1.0, 1e9, 1e9, 0.25, 4.561e14, True, 1.23001), 1e9, "x")
+    assert none[2] == f"{share}search.budget_flops=4.57e14 and search.budget_gpu_hours=1.24 would do"
+    asked.budget = None
+    assert outlook.lines(asked, Outlook(1.0, 0.0, 1.0, 1e9, 1e9, 0.25, 4.561e14, True, 1.23), 1e9, "x")[2] == (
+        f"{share}search.budget_gpu_hours=1.23 would do"
+    )
 
 
 def over(**changes: Any) -> Any:
@@ -165,9 +217,20 @@ def test_a_search_that_finished_nothing_says_what_would_have_been_enough() -> No
     hours: Any = SimpleNamespace(R=8, budget=None, gpu_hours=1.0)
     expected = (6.0 + 1.25 * (1 + 0.2 * 40) * 2) / 3600
     assert outlook.nothing_finished(over(settings=hours)) == (
-        f"{said}: search.budget_gpu_hours={expected:.3g} would have brought the best one there"
+        f"{said}: search.budget_gpu_hours={math.ceil(expected * 1e5) / 1e5:.3g} would have brought the best one there"
     )
     assert outlook.nothing_finished(over(settings=hours, usage=used())) == said
+    ended_early = used()
+    for seconds, longest in ((4.0, "4"), (3.0, "4")):
+        ended_early.end(0, 0, 10.0, {"how": "lost", "seconds": seconds, "limited": True})
+        assert outlook.nothing_finished(over(settings=hours, usage=ended_early)) == (
+            f"{said}, and no unit came to its end in the time that was set aside for it, {longest} s at most: with "
+            "search.budget_gpu_hours=0.534 the first one gets 60 s"
+        )
+    ended_early.end(0, 0, 10.0, {"how": "lost", "seconds": 30.0, "limited": True})
+    assert "30 s at most: with search.budget_gpu_hours=1.07 the first one gets 120 s" in (
+        outlook.nothing_finished(over(settings=hours, usage=ended_early))
+    )
     enough: Any = SimpleNamespace(R=8, budget=80.0, gpu_hours=1.0)
     assert "budget_gpu_hours" in outlook.nothing_finished(over(settings=enough)), "FLOPs were not short"
     assert outlook.nothing_finished(over(incumbent=None, flops_per_token=None)) == said
@@ -191,8 +254,13 @@ def test_a_search_whose_trials_all_broke_says_so() -> None:
     assert outlook.nothing_finished(over(trials={0: done})) == ""
 
 
-def test_a_unit_begins_untimed_while_anything_is_left() -> None:
-    assert DeviceTime(0.5 / 3600, 1, 1000).affordable(0, 1.0)
+def test_a_unit_begins_untimed_while_a_second_of_a_worker_is_left() -> None:
+    for devices in (1, 4):
+        least = DeviceTime(devices / 3600, devices, 1000)
+        assert least.affordable(0, 1.0) and least.reservation(0, 1.0) == devices, "not a sixteenth of it"
+        assert not DeviceTime(0.99 * devices / 3600, devices, 1000).affordable(0, 1.0)
+    quick = used((0.1, 0.1, 10.0))
+    assert quick.expected(0, 1.0) == pytest.approx(0.025) and quick.reservation(0, 1.0) == 2.0
     assert not DeviceTime(0.0, 1, 1000).affordable(0, 1.0)
     found = DeviceTime(1.0, 1, 1000)
     found.end(0, 0, 0.5, {"how": "reached", "seconds": 2.0})

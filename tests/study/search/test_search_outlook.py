@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from analysis.text import numbers
 from study.commands.status import run as status
 from study.reconcile import search_workers
 from study.search import outlook, view
@@ -115,6 +115,64 @@ def test_where_a_space_may_be_too_small_the_dry_run_says_so(here: Path, capsys: 
     )
 
 
+@pytest.mark.parametrize("words", [["search=random"], ["search=asha_promotion"], ["search=random", "search.workers=5"]])
+def test_gpu_hours_with_which_nothing_would_be_trained_are_said_with_some_that_do(
+    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the assumed speed a trial takes about seven seconds, and starting one five."""
+    given = [*words, "search.trials=27"]
+    assert dry(*given, "search.budget_gpu_hours=3e-3") == 0
+    said = capsys.readouterr().out
+    assert "  about 0 of " in said and "assuming 2e10 FLOP/s a core" in said
+    found = re.search(
+        r"in 100 % of simulations with random losses, none was: (search\.budget_gpu_hours=\S+) would do", said
+    )
+    assert found is not None and 0.004 < float(found[1].partition("=")[2]) < 0.4
+    assert dry(*given, found[1]) == 0
+    said = capsys.readouterr().out
+    assert "none was" not in said and re.search(r"  about [1-9]\S* of \d+ trials? trained to the end", said)
+    assert list(here.iterdir()) == []
+
+
+def test_gpu_hours_that_could_do_for_no_worker_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also for one four times as fast as is assumed."""
+    given = ["search=random", "search.trials=4"]
+    assert dry(*given, "search.budget_gpu_hours=0.0004") == 2
+    said = capsys.readouterr().err
+    assert (
+        "search.budget_gpu_hours=0.0004 is too small to train any trial to the end, even by workers 4 times as" in said
+    )
+    found = re.search(r"about (\S+) is enough, assuming 2e10 FLOP/s a core", said)
+    assert found is not None
+    assert dry(*given, f"search.budget_gpu_hours={found[1]}") == 0
+    assert "none was" not in capsys.readouterr().out
+    assert dry(*given, "search.budget_gpu_hours=1e-9") == 2
+    said = capsys.readouterr().err
+    assert "search.budget_gpu_hours=1e-09 is not allowed: it is less than 1 s of a worker, and no unit is given" in said
+    assert dry("search=asha", "search.trials=6", "search.budget_gpu_hours=0.0004") == 2
+    assert "search.trials=6 is too few" in capsys.readouterr().err, "no budget would do"
+
+
+def test_units_that_all_ended_at_their_share_say_what_would_give_them_longer(tmp_path: Path) -> None:
+    search = Search(search_settings(scheduler="random", trials=4, gpu_hours=0.008))
+    search.price, count = lambda unit: 1.0, 0
+    while (unit := search.decide()) is not None:
+        reserved, number, count = search.reservation(unit, 1.0), search._count, count + 1
+        assert reserved is not None and reserved >= 1.0
+        search.apply(started(unit, f"key{unit.trial}", "w", 1.0, 0.0, reserved=reserved))
+        search.apply({**ended(search.claims[number], "lost", "", 0.0, seconds=reserved), "limited": True})
+    assert 3 < count < 29 and search.over and search.incumbent is None
+    said = outlook.nothing_finished(search)
+    found = re.search(r"that was set aside for it, (\S+) s at most: with (\S+)=(\S+) the first one gets (\S+) s", said)
+    assert found is not None and found[2] == "search.budget_gpu_hours"
+    larger = Search(search_settings(scheduler="random", trials=4, gpu_hours=float(found[3])))
+    larger.price = search.price
+    first = larger.decide()
+    assert first is not None
+    gets = larger.reservation(first, 1.0)
+    assert gets is not None and gets >= float(found[4]) >= 4 * float(found[1]) - 0.01
+
+
 @pytest.mark.parametrize("limits", [{}, {"budget": 1e15}])
 def test_a_search_that_has_tried_its_whole_space_is_told_that(tmp_path: Path, limits: dict[str, object]) -> None:
     rates = {"optim.lr": {"kind": "choice", "values": [k / 1000 for k in range(1, 9)]}}
@@ -185,9 +243,12 @@ def test_a_budget_that_was_too_small_is_named_with_one_that_was_not(tmp_path: Pa
         search.apply(ended(claim, "reached", "", 0.0))
     best = search.incumbent
     assert best is not None and 0 < best.at < R
-    enough = numbers.scientific(search.spent + R - best.at, 3)
-    said = f"the budget is used up: search.budget_flops={enough} would have brought the best one there"
-    assert said in outlook.nothing_finished(search)
+    found = re.search(
+        r"the budget is used up: search\.budget_flops=(\S+) would have brought the best one there",
+        outlook.nothing_finished(search),
+    )
+    needed = search.spent + R - best.at
+    assert found is not None and needed <= float(found[1]) < 1.01 * needed
     for seed, said in ((0, "with a finite loss: 1 came there and diverged"), (4, "more search.trials continue it")):
         study = make_search(tmp_path / f"h{seed}", scheduler="hyperband", trials=20)
         assert said in outlook.nothing_finished(advance(study, 500, seed=seed, lose=0.3).search)
