@@ -18,6 +18,7 @@ from study.diagnosis.shares import RankTime, spent
 from study.diagnosis.stragglers import Waiting, excess, waiting
 from study.diagnosis.trace import Trace, read_trace
 from study.diagnosis.windows import Window, window_of
+from train.spec import interrupts
 from train.spec.device_peaks import ceilings
 
 PARALLEL_BYTES = 1 << 25
@@ -62,8 +63,11 @@ class Diagnosis:
 def read_traces(paths: Sequence[Path]) -> list[Trace]:
     """Return the traces in these files, one a rank. ValueError where one is not a whole trace, or ranks are twice."""
     if len(paths) > 1 and sum(path.stat().st_size for path in paths) >= PARALLEL_BYTES:
-        with ProcessPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:
-            traces = list(pool.map(read_trace, paths, range(len(paths))))
+        count = min(len(paths), os.cpu_count() or 1)
+        with ProcessPoolExecutor(count, initializer=interrupts.left_to_the_parent) as pool:
+            with interrupts.held_back():  # submitting starts the processes
+                found = pool.map(read_trace, paths, range(len(paths)))
+            traces = list(found)
     else:
         traces = [read_trace(path, number) for number, path in enumerate(paths)]
     ranks = [trace.rank for trace in traces]

@@ -124,6 +124,25 @@ def deferred() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is over, and not reach the processes that it starts until they allow it.
+
+    Those would print a traceback each while Python starts in them. They call :func:`left_to_the_parent` first of all.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def left_to_the_parent() -> None:
+    """Ignore Ctrl-C in a process that was started under :func:`held_back`: its parent ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def _again(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
     """Return an unraisablehook that sends SIGINT once more where Python dropped a KeyboardInterrupt."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import TypeVar
+
+from train.spec import interrupts
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -59,7 +61,9 @@ class Workers:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_end_with_the_parent)
         try:
-            numbers = {self._pool.submit(work, task): number for number, task in enumerate(tasks)}
+            resource_tracker.ensure_running()  # which the pool would start, and let Ctrl-C through again
+            with interrupts.held_back():  # submitting starts the processes
+                numbers = {self._pool.submit(work, task): number for number, task in enumerate(tasks)}
             for future in as_completed(numbers):
                 yield numbers.pop(future), future.result()
         except BrokenProcessPool:
@@ -71,7 +75,7 @@ class Workers:
 
 def _end_with_the_parent() -> None:
     """Leave Ctrl-C to the parent, and end when it does, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    interrupts.left_to_the_parent()
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -157,6 +158,39 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("interrupted: nothing was left behind")
     assert [path.name for path in (tmp_path / "data").iterdir()] == [".big-bpe4096.lock"]
+
+
+def catches_ctrl_c(pid: str) -> bool:
+    """Whether a process is a spawned one with a handler of SIGINT, which Python installs before it imports."""
+    try:
+        said, words = (Path(f"/proc/{pid}/{name}").read_text() for name in ("status", "cmdline"))
+    except OSError:  # it has ended
+        return False
+    caught = int(said.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGINT - 1) & 1
+    return "spawn_main" in words and bool(caught)
+
+
+def test_ctrl_c_as_a_terminal_sends_it_is_one_line_while_workers_start(tmp_path: Path) -> None:
+    """A terminal sends it to all processes; those that start would print a traceback each."""
+    source = tmp_path / "text"
+    source.mkdir()
+    for number in range(20):
+        (source / f"{number}.txt").write_text(f"some words of document {number}\n" * 20_000)
+    settings = ["data.tokenizer=bytes", "data.vocab_size=257", "data.validation_fraction=0.2", f"data.source={source}"]
+    command = [sys.executable, "-m", "train.prepare", "--workers", "2", "--set", "data.name=t", *settings]
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not any(map(catches_ctrl_c, children.read_text().split())) and process.poll() is None:
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=900)
+    assert process.returncode == 130
+    said = [line for line in errors.replace("\r", "\n").splitlines() if not line.startswith(("preparing", "reading"))]
+    assert said == ["interrupted: nothing was left behind, start it again any time"]
 
 
 def test_a_log_has_a_line_a_stage_and_one_every_half_minute_with_rate_and_time_left() -> None:
