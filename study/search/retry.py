@@ -18,17 +18,30 @@ def by_job(word: str) -> Kind:
     return GONE if kind is None or kind == Kind.NO_OUTCOME else kind
 
 
-def end_of(record: Mapping[str, Any], key: str) -> RecordedFailure | None:
-    """Return a unit's failure as the log has it; None where its end counts as none.
+def how_lost(record: Mapping[str, Any]) -> str:
+    """Return in a few words how a unit ended that has no result."""
+    kind = _kind(record)
+    if record.get("limited"):
+        return "used up the device time that was set aside"
+    if kind == GONE:
+        return "lost with their workers"
+    return kind or str(record.get("why", "")) or "no reason recorded"
 
-    Records of an earlier version name no kind: there a worker that was lost with its unit is `silent`.
-    """
-    kind = Kind(record.get("kind", ""))
-    if not kind and record.get("silent"):
-        why = str(record.get("why", ""))
-        kind = Kind(why) if why and why == Kind(why) else GONE
+
+def end_of(record: Mapping[str, Any], key: str) -> RecordedFailure | None:
+    """Return a unit's failure as the log has it; None where its end counts as none."""
+    kind = _kind(record)
     if not is_counted(kind):
         return None
     return RecordedFailure(
         key, "", int(record["claim"]), kind, time=float(record["time"]), saved=int(record.get("saved", 0))
     )
+
+
+def _kind(record: Mapping[str, Any]) -> Kind:
+    """Return the kind of an end. Earlier versions named none: there a worker lost with its unit is `silent`."""
+    kind = Kind(record.get("kind", ""))
+    if kind or not record.get("silent"):
+        return kind
+    why = str(record.get("why", ""))
+    return Kind(why) if why and why == Kind(why) else GONE

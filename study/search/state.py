@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,7 +86,8 @@ class Search:
         self.claims: dict[int, Claim] = {}
         self.claim_of: dict[int, int] = {}
         self.spent = 0.0
-        self.lost_units = 0
+        self.lost: Counter[str] = Counter()
+        """Units that ended without a result, by how (study.search.retry)."""
         self.stopped, self.why_stopped = False, ""
         self._count = 0
         self.silent: frozenset[int] = frozenset()
@@ -163,6 +165,11 @@ class Search:
         return self.claim_of.get(trial) == number
 
     @property
+    def lost_units(self) -> int:
+        """How many units ended without a result."""
+        return self.lost.total()
+
+    @property
     def running(self) -> list[Claim]:
         """The claims whose leases have not expired, as of the last :meth:`TrialQueue.note_silent`."""
         return [claim for number, claim in self.claims.items() if number not in self.silent]
@@ -235,7 +242,7 @@ class Search:
         if record.get("unbegun"):
             self.spent -= self._cost(claim.unit, trial.flops_per_token)
         elif record["how"] == "lost":
-            self.lost_units += 1
+            self.lost[retry.how_lost(record)] += 1
         end = retry.end_of(record, claim.key)
         trial.short_of_memory += end is not None and end.kind == Kind.HOST_MEMORY
         trial.ends = [] if record["how"] == "reached" else [*trial.ends, *([end] if end is not None else [])]

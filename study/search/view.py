@@ -84,8 +84,9 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
     missed = nothing_finished(search)
     lines += [missed] if missed else []
     lines += _failures(search)
-    if search.lost_units:
-        lines.append(f"{search.lost_units} units were lost with their workers and given to others")
+    if search.lost:
+        how = ", ".join(f"{word}: {count}" for word, count in search.lost.most_common())
+        lines.append(f"{counted(search.lost_units, 'unit')} ended without a result ({how})")
     gone = len(search.claims) - len(search.running)
     if gone:
         lines.append(f"{counted(gone, 'worker')} silent for longer than a lease: the next worker takes the unit over")

@@ -278,3 +278,19 @@ def test_a_unit_begins_untimed_while_a_second_of_a_worker_is_left() -> None:
 def test_the_kind_of_an_end_comes_before_what_earlier_versions_wrote(record: dict[str, Any], kind: str) -> None:
     found = retry.end_of({**record, "claim": 3, "time": 7.5, "saved": 40}, "key")
     assert found is not None and (found.kind, found.key, found.time, found.saved) == (kind, "key", 7.5, 40)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"why": "x", "limited": True}, "used up the device time that was set aside"),
+        ({"why": "x", "kind": "code_error", "limited": False}, "code_error"),
+        ({"why": "its worker w was silent for 130 s", "kind": "node_failure"}, "lost with their workers"),
+        ({"why": "its worker w was silent for 130 s", "silent": True}, "lost with their workers"),
+        ({"why": "preempted", "silent": True}, "preempted"),
+        ({"why": "told to stop"}, "told to stop"),
+        ({}, "no reason recorded"),
+    ],
+)
+def test_a_unit_without_a_result_says_how_it_ended(record: dict[str, Any], said: str) -> None:
+    assert retry.how_lost(record) == said

@@ -162,6 +162,9 @@ def test_units_that_all_ended_at_their_share_say_what_would_give_them_longer(tmp
         search.apply(started(unit, f"key{unit.trial}", "w", 1.0, 0.0, reserved=reserved))
         search.apply({**ended(search.claims[number], "lost", "", 0.0, seconds=reserved), "limited": True})
     assert 3 < count < 29 and search.over and search.incumbent is None
+    shown = view.text(search, StudyFolder(tmp_path / "s"))
+    assert f"{count} units ended without a result (used up the device time that was set aside: {count})" in shown
+    assert "lost with their workers" not in shown
     said = outlook.nothing_finished(search)
     found = re.search(r"that was set aside for it, (\S+) s at most: with (\S+)=(\S+) the first one gets (\S+) s", said)
     assert found is not None and found[2] == "search.budget_gpu_hours"
