@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.diagnostics import at_rows
-from analysis.diagnostics.backtest import DRIFT, FEWEST_RUNS, rolling
+from analysis.diagnostics.backtest import FEWEST_RUNS, judged
+from analysis.diagnostics.exponent import DRIFT
 from analysis.estimation import objectives
 from analysis.laws.registry import FORMS
 from analysis.results import load
@@ -40,8 +41,8 @@ def _delta(name: str, value: object) -> None:
             raise ValueError(f'{error} of log residual, such as 0.001, or "squared"') from None
 
 
-def text(cuts: Sequence[Cut]) -> str:
-    """Return the rolling backtest as lines for a terminal."""
+def text(cuts: Sequence[Cut], reasons: Sequence[str] = ()) -> str:
+    """Return the rolling backtest as lines for a terminal; `reasons` are why cuts have no exponent."""
     head = f"{'fitted up to':>14} {'runs':>5} {'exponent a':>11} {'factor':>8} {'runs above':>11}"
     lines = [f"{head} {'mean |error|':>13} {'largest run':>12}"]
     for cut in cuts:
@@ -51,11 +52,19 @@ def text(cuts: Sequence[Cut]) -> str:
             f"{numbers.factor(last / cut.flops):>8} {len(cut.runs):>11} "
             f"{numbers.percent(cut.mean_abs_relative_error):>13} {100 * miss:>+10.2f} %"
         )
+    said = [_unidentified(cuts, reasons, why) for why in dict.fromkeys(reasons) if why]
     known = [cut.a for cut in cuts if cut.a is not None]
     if len(known) > 1:
         moved = f"a lies between {min(known):.3f} and {max(known):.3f} over the cuts"
-        lines += ["", moved + (": it drifts, so extrapolate with care" if max(known) - min(known) > DRIFT else "")]
-    return "\n".join(lines).translate(numbers.ASCII)
+        said.append(moved + (": it drifts, so extrapolate with care" if max(known) - min(known) > DRIFT else ""))
+    return "\n".join([*lines, *([""] if said else []), *said]).translate(numbers.ASCII)
+
+
+def _unidentified(cuts: Sequence[Cut], reasons: Sequence[str], why: str) -> str:
+    """Return the line that says which cuts have no exponent for this reason."""
+    ends = [numbers.flops(cut.flops) for cut, one in zip(cuts, reasons, strict=True) if one == why]
+    where = "" if len(ends) == len(cuts) else f" up to {', '.join(ends)}"
+    return f"a is not identified{where}: {why}"
 
 
 @calls.answered(form=calls.text, cuts=calls.whole(1), delta=_delta, fix=calls.numbers)
@@ -89,7 +98,8 @@ def backtest(
     -------
     DataFrame
         fitted_up_to [FLOPs], runs (fitted), a (exponent of N*), factor (largest run over the cut), runs_above,
-        mean_abs_error and largest_run_error (relative, of the loss; positive where the prediction is too high).
+        mean_abs_error and largest_run_error (relative, of the loss; positive where the prediction is too high), and
+        no_a: why there is no exponent, where the runs up to the cut do not identify it.
 
     Raises
     ------
@@ -110,9 +120,9 @@ def backtest(
             {
                 "fitted_up_to": cut.flops, "runs": cut.rows, "a": cut.a, "factor": cut.runs[-1][0] / cut.flops,
                 "runs_above": len(cut.runs), "mean_abs_error": cut.mean_abs_relative_error,
-                "largest_run_error": cut.runs[-1][1],
+                "largest_run_error": cut.runs[-1][1], "no_a": why,
             }
-            for cut in found
+            for cut, why in found
         ]
     )  # fmt: skip
 
@@ -126,15 +136,15 @@ def _cuts(
     delta: float | str,
     fix: Mapping[str, float] | None,
     tie: Mapping[str, str] | None,
-) -> Sequence[Cut]:
-    """Return the rolling backtest; ValueError where the runs leave no cut."""
+) -> Sequence[tuple[Cut, str]]:
+    """Return the rolling backtest, each cut with why it has no exponent; ValueError where the runs leave no cut."""
     from analysis.inputs.frame import used
     from analysis.laws.registry import resolve
 
     name = resolve(form)
     rows = used(frame)
     loss: objectives.Loss = objectives.Squared() if delta == "squared" else objectives.Huber(float(delta))
-    found = rolling(rows, loss, int(cuts), name, fix=fix, tie=tie)
+    found = judged(rows, loss, int(cuts), name, fix=fix, tie=tie)
     if not found:
         raise ValueError(
             f"{what}: {numbers.counted(len(rows), 'run')} at {numbers.counted(len(rows.labels), 'budget')} leave no "
@@ -150,15 +160,17 @@ def act(options: Mapping[str, Any]) -> int:
     name = resolve(options["form"])
     asked = {key: options[key] for key in ("delta", "fix", "tie")}
     frame = load.load(options)
-    cuts = _cuts(frame, f"runs={options['runs']}", name, int(options["cuts"]), **asked)
+    found = _cuts(frame, f"runs={options['runs']}", name, int(options["cuts"]), **asked)
+    cuts, reasons = zip(*found, strict=True)
     checks = at_rows.findings(frame, name)
     for check in checks:
         terminal.show(str(check))
-    terminal.show(f"{FORMS[name].text}\n\n{text(cuts)}")
+    terminal.show(f"{FORMS[name].text}\n\n{text(cuts, reasons)}")
     if options["out"]:
         path = Path(options["out"]) / "backtest.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"form": FORMS[name].text, "cuts": to_json(cuts)}, indent=1) + "\n")
+        kept = [{**to_json(cut), "no_a": why} for cut, why in found]
+        path.write_text(json.dumps({"form": FORMS[name].text, "cuts": kept}, indent=1) + "\n")
         print(f"wrote {path}")
     return commandline.code(checks)
 

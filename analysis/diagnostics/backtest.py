@@ -11,6 +11,7 @@ import numpy as np
 from analysis.approaches import compute_optimal, frontier, valleys
 from analysis.approaches.cost import cost
 from analysis.approaches.valley_options import Choices
+from analysis.diagnostics import exponent
 from analysis.estimation import fit_problem, multistart, objectives, ties
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
@@ -19,7 +20,6 @@ from analysis.values.study_result import Backtest, BacktestOptimum, BacktestRun,
 
 FEWEST_BUDGETS = 3
 FEWEST_RUNS, FEWEST_SIZES = 8, 3
-DRIFT = 0.02
 STEP = 1.5
 """A test that lies less than this factor beyond its fit is none: it foresees nothing."""
 REACHED = 0.8
@@ -180,7 +180,8 @@ def rolling(
     """Return laws fitted up to rising cuts of compute, each judged on the runs above it.
 
     The cuts are the budgets but the largest, at most `most` of them, evenly spaced; where runs form no budgets they are
-    quantiles of compute. A drift of the exponent a with the cut says that it is not a constant, whatever its interval.
+    quantiles of compute. A drift of the exponent a with the cut says that it is not a constant, whatever its interval;
+    it is None where a cut's runs do not identify it.
 
     Examples
     --------
@@ -191,6 +192,19 @@ def rolling(
     >>> [(f"{cut.flops:.2g}", cut.rows) for cut in found]
     [('3e+18', 10), ('1e+19', 15), ('3e+19', 20)]
     """
+    return tuple(cut for cut, _ in judged(rows, loss, most, form, fix=fix, tie=tie))
+
+
+def judged(
+    rows: Rows,
+    loss: objectives.Loss,
+    most: int = 8,
+    form: str = "chinchilla",
+    *,
+    fix: Mapping[str, float] | None = None,
+    tie: Mapping[str, str] | None = None,
+) -> tuple[tuple[Cut, str], ...]:
+    """Return what `rolling` returns, each with why its runs do not identify the exponent a (empty: they do)."""
     law = _Law(FORMS[form], loss, dict(fix or {}), dict(tie or {}))
     levels = np.unique(rows.labels[np.bincount(rows.budget, minlength=len(rows.labels)) >= 3])
     if len(levels) < FEWEST_BUDGETS:
@@ -203,8 +217,11 @@ def rolling(
     return tuple(cut for cut in cuts if cut is not None)
 
 
-def _cut(rows: Rows, end: float, law: _Law) -> Cut | None:
-    """Return the law of the runs up to `end` FLOPs and its errors above; None with too few runs, or none far above."""
+def _cut(rows: Rows, end: float, law: _Law) -> tuple[Cut, str] | None:
+    """Return the law of the runs up to `end` FLOPs, its errors above, and why it has no exponent.
+
+    None with too few runs, or none far above.
+    """
     inside = rows.flops <= end
     below, above = rows.take(inside), rows.take(~inside)
     if not len(above) or float(above.flops.max()) < STEP * end:
@@ -215,7 +232,8 @@ def _cut(rows: Rows, end: float, law: _Law) -> Cut | None:
         return None
     error = law.predicted(*found, above) / above.column(law.form.target) - 1.0
     order = np.argsort(above.flops, kind="stable")
-    exponent = law.form.derived(found[1].constants).get("a")
-    known = float(exponent) if exponent is not None and np.isfinite(exponent) else None
+    value = law.form.derived(found[1].constants).get("a")
+    why = "" if value is None else exponent.unidentified(*found, below)
+    known = None if value is None or why else float(value)
     runs = tuple((float(above.flops[i]), float(error[i])) for i in order)
-    return Cut(end, len(below), known, float(np.abs(error).mean()), runs)
+    return Cut(end, len(below), known, float(np.abs(error).mean()), runs), why

@@ -246,8 +246,8 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"fit(?:; the exponent a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over the "
      rf"cuts)?\.",
      lambda fit: {**worst(fit),
-                  "low": numbers.number(min(c['a'] for c in fit['rolling'])),
-                  "high": numbers.number(max(c['a'] for c in fit['rolling']))}),
+                  "low": numbers.number(min(exponents(fit), default=None)),
+                  "high": numbers.number(max(exponents(fit), default=None))}),
     (rf"Each row changes one choice and fits again: a lies between (?P<low>{NUM}) and (?P<high>{NUM})(?:, against "
      rf"(?P<whole>{SPAN}) by the interval alone)?\.",
      lambda fit: {"low": numbers.number(min(values(fit))), "high": numbers.number(max(values(fit))),
@@ -280,6 +280,10 @@ def worst(fit: dict[str, Any]) -> dict[str, str]:
     lines = [running_means(Cut(c["flops"], c["rows"], c["a"], 0.0, c["runs"])) for c in fit["rolling"]]
     far, error = max((point for line in lines for point in line), key=lambda point: abs(point[1]))
     return {"worst": numbers.signed(error, 1), "far": numbers.factor(far)}
+
+
+def exponents(fit: dict[str, Any]) -> list[float]:
+    return [cut["a"] for cut in fit["rolling"] if cut["a"] is not None]
 
 
 def values(fit: dict[str, Any]) -> list[float]:
