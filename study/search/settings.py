@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from study.config.dotted import flat
+from study.records.frozen_config import canonical
 from study.storage.files import read_text, write_atomic
 from study.storage.layout import StudyFolder
 from study.storage.shapes import COUNT, NUMBER, OBJECT, TEXT, TEXTS, WHOLE, Shape, WrongRecordError, values_of
@@ -16,7 +18,8 @@ from sweeps.samplers.base import Sampler, SamplerOptions, make_sampler
 from sweeps.schedulers import SCHEDULERS, STAKE, Compares
 from sweeps.schedulers.base import Scheduler, SchedulerOptions, make_scheduler
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
-from train.spec.config import RunConfig
+from train.spec.axes import MESH_AXES
+from train.spec.config import SCIENTIFIC, RunConfig
 from train.spec.from_mapping import read
 from train.spec.later import filled
 
@@ -84,6 +87,13 @@ class Settings:
         """Return how many trials bring one to the end whatever the losses, where none fails; rungs: None: its own."""
         ensures = SCHEDULERS[self.scheduler].ensures
         return ensures.trials(len(levels(self.r, self.R, self.eta)) if rungs is None else rungs, self.eta)
+
+    def gives(self, key: str, value: object) -> bool:
+        """Return whether every trial has a value of a key that is this one in the base."""
+        about = self.space.get(key)
+        if about is None or key in self.conditions:
+            return value is not None
+        return None not in about.get("values", ())
 
     def make_scheduler(self) -> Scheduler:
         """Return the scheduler, before any event."""
@@ -192,6 +202,20 @@ def save(folder: StudyFolder, wanted: Settings) -> Settings:
     return wanted
 
 
+def as_begun(there: Settings | None, wanted: Settings, asked: int | None) -> Settings:
+    """Return the wanted search as the existing one, if any, was begun: with its first rung and what its points are of.
+
+    Defaults may have changed since. What is no part of a point is as the command says it, for trials that begin now,
+    and so is where the data lie. `asked` is search.min_tokens.
+    """
+    wanted = with_rungs_of(there, wanted, asked)
+    if there is None or _science(there) != _science(wanted):
+        return wanted
+    kept = {name: there.base[name] for name in SCIENTIFIC if name in there.base}
+    kept["data"] = {**kept["data"], **{name: wanted.base["data"][name] for name in ("source", "sources")}}
+    return replace(wanted, base={**wanted.base, **kept})
+
+
 def with_rungs_of(there: Settings | None, wanted: Settings, asked: int | None) -> Settings:
     """Return the wanted search with the first rung of the existing one, where an earlier version placed it.
 
@@ -219,12 +243,13 @@ def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
     fixed = {"trials"} if there.compares is Compares.WITH_MEMBERS else set()
     free = {name: getattr(there, name) for name in FREE if name not in fixed}
     same = replace(wanted, **free)
-    asked, had = ({**_plain(one), "base": _comparable(one.base)} for one in (same, there))
+    asked, had = (_compared(one) for one in (same, there))
     if asked != had:
-        differing = ", ".join(sorted(name for name, value in asked.items() if value != had[name]))
+        differing = ", ".join(sorted(name for name in asked | had if asked.get(name) != had.get(name)))
         raise ValueError(
             f"study {folder.name} holds another search (different: {differing}): take another study.name, or give "
-            "the same command; only search.trials, search.shape, its budgets and search.lease_seconds may change"
+            "the same command; only search.trials, search.shape, its budgets, search.lease_seconds and what is no part "
+            "of a point may change"
         )
     for name in ("trials", "budget", "gpu_hours"):
         old, new = getattr(there, name), getattr(wanted, name)
@@ -236,18 +261,34 @@ def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
     return there
 
 
-def _comparable(base: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a base config with the keys that the schema has gained since, at the values that act as before.
+def _compared(settings: Settings) -> dict[str, Any]:
+    """Return what makes a search this one, by key: all settings, and of the base what makes its points.
 
-    The rule for the learning rate is left out where the learning rate is given: it has no effect then.
+    The sizes of the mesh count too: trials that are not finished go on in it.
     """
+    plain = _plain(settings)
+    parallel, seed = plain.pop("base").get("parallel") or {}, plain.pop("seed")
+    mesh = {f"parallel.{axis}": parallel.get(axis) for axis in MESH_AXES}
+    return {**plain, "search.seed": seed, **mesh, **_science(settings)}
+
+
+def _science(settings: Settings) -> dict[str, Any]:
+    """Return the values of a search's base config that points are made of, by their dotted names.
+
+    Keys that the schema has gained since are left out at the values that act as before, and rules that say nothing of
+    any trial: for a learning rate that every trial has, and for an initialisation without muP or without a std.
+    """
+    said = {name: settings.base[name] for name in SCIENTIFIC if name in settings.base}
     try:
-        config = read(RunConfig, filled(base))
-        if config.optim.lr is not None:
+        config = read(RunConfig, filled(said))
+        if settings.gives("optim.lr", config.optim.lr):
             config = replace(config, optim=replace(config.optim, lr_rule=None))
-        return asdict(config)
+        scaled = {key: getattr(config.model, key) for key in ("mup_base_width", "init_std")}
+        if any(value is None and f"model.{key}" not in settings.space for key, value in scaled.items()):
+            config = replace(config, model=replace(config.model, init_std_at="width"))
+        return flat(json.loads(canonical(asdict(config))))
     except ValueError:  # of another version: its own words are all that can be compared
-        return base
+        return flat(said)
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

@@ -71,6 +71,15 @@ RULES = (
 )
 
 
+def with_values(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Return a composed config in which these keys have some value, as those that a search draws have in its trials."""
+    found = dict(config)
+    for key in keys:
+        section, _, name = key.partition(".")
+        found[section] = {**(found.get(section) or {}), name: True}
+    return found
+
+
 def carried_on(plain: Mapping[str, Any], lines: Sequence[str]) -> tuple[FormerRule, ...]:
     """Return the former rules that the study of a composed config keeps and that the command does not name itself.
 

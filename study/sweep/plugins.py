@@ -139,21 +139,26 @@ class StudySweeper(Sweeper):
         from study.workers.pool import start
 
         space, conditions, fixed = domains(parsed)
-        fixed += self._rules_of_the_study([fixed])
+        always = [k for k, d in space.items() if k not in conditions and None not in getattr(d, "values", ())]
+        fixed += self._rules_of_the_study([fixed], (always, tuple(space)))
         code = start(self._composer.compose(fixed), space, conditions)
         if code != 0:
             raise SystemExit(code)
         return [[]]
 
-    def _rules_of_the_study(self, jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    def _rules_of_the_study(
+        self, jobs: Sequence[Sequence[str]], drawn: Sequence[Sequence[str]] = ((),)
+    ) -> tuple[str, ...]:
         """Return the overrides that keep a study of an earlier version as it began, and print what they keep.
 
-        jobs: the override list of each point. A rule is printed only where it changes one of them.
+        jobs: the override list of each point; drawn: keys that have a value in all trials of a search, and in some. A
+        rule is printed only where it changes a point.
         """
         assert self._composer is not None
         plain = self._composer.plain(jobs[0])
         kept = former_rules.carried_on(plain, jobs[0])
-        configs = [self._composer.plain(job) for job in jobs] if kept else []
+        composed = [self._composer.plain(job) for job in jobs] if kept else []
+        configs = [former_rules.with_values(config, keys) for config in composed for keys in drawn]
         for rule in kept:
             if rule.says_something(configs):
                 print(former_rules.in_words(str(plain["study"]["name"]), rule))

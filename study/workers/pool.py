@@ -41,7 +41,7 @@ from study.records.settings import settings as study_settings
 from study.search import outlook, view
 from study.search.course import Pace
 from study.search.from_overrides import WORKERS, after_first_step, check_first_rung, enqueued, settings_of
-from study.search.settings import Settings, refuse_another, save, with_rungs_of
+from study.search.settings import Settings, as_begun, refuse_another, save
 from study.search.settings import load as load_settings
 from study.search.trial_point import trial_point
 from study.search.trial_queue import TrialQueue
@@ -87,7 +87,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     # What cannot be is said before anything is done: preparing a corpus may take minutes.
     asked = config.search.min_tokens
     wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
-    wanted = with_rungs_of(begun, wanted, asked)
+    wanted = as_begun(begun, wanted, asked)
     corners = [trial_point(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
     for point in corners:
         _check_ranks(config.cluster, point.config)
@@ -99,7 +99,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
         made = settings_of(config, run, _base(config, run, composed), space, conditions)
-        wanted = replace(made, r=wanted.r)
+        wanted = as_begun(begun, replace(made, r=wanted.r), asked)
     refuse_another(folder, wanted)
     count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))

@@ -1,18 +1,34 @@
 """A study goes on with the rules that it was begun with, and says so."""
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from study.reconcile.step import Stepped
 from study.records.points import load_points
-from study.search.settings import load, refuse_another
+from study.search.settings import as_begun, load, refuse_another
+from study.search.trial_point import trial_point
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from study.sweep.__main__ import main
 from tests.study.support.recorded import SAID, unpack
 from tests.study.support.stand_ins import stand_in
+from train.spec.config import SCIENTIFIC
 from train.spec.counts import params
 
+SEARCH = ["-m", *SAID, "study.name=searched", "search=asha", "search.eta=2", "search.min_tokens=2048", "model.width=16"]
+LR = "optim.lr=tag(log,interval(1e-4,1e-2))"
+HANGS = {
+    "space": {
+        "optim.name": {"kind": "choice", "values": ["adamw", "muon"]},
+        "optim.lr": {"kind": "interval", "low": 1e-4, "high": 1e-2},
+    },
+    "conditions": {"optim.lr": {"on": "optim.name", "values": ["muon"]}},
+}
+"""The learning rate is drawn for one optimizer only."""
 COMMAND = ["-m", *SAID, "model.width=64,96", "budget.tokens=8192,65536", "optim.lr_scale=0.1"]
 
 
@@ -141,8 +157,96 @@ def test_a_search_of_the_version_before_is_no_other_search(here: Path) -> None:
     optim = dict(there.base["optim"])
     assert optim["lr"] is None and "lr_rule" not in optim
     kept = {**there.base, "optim": {**optim, "lr_rule": None}}
-    from dataclasses import replace
-
     assert refuse_another(folder, replace(there, base=kept)) == there
-    with pytest.raises(ValueError, match="holds another search"):
-        refuse_another(folder, replace(there, base={**kept, "optim": {**optim, "lr_rule": "step_law"}}))
+    ruled = {**kept, "optim": {**optim, "lr_rule": "step_law"}}
+    assert refuse_another(folder, replace(there, base=ruled)) == there, "each trial has a learning rate of its own"
+    space = {"optim.beta1": {"kind": "interval", "low": 0.8, "high": 0.99, "log": False}}
+    there = replace(there, space=space)
+    folder.search.write_text(json.dumps({"format": 1, **asdict(there)}))
+    with pytest.raises(ValueError, match=r"holds another search \(different: optim.lr_rule\)"):
+        refuse_another(folder, replace(there, base=ruled))
+
+
+def test_the_command_of_a_recorded_search_goes_on_with_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Defaults have changed since: whether blocks are compiled, and two rules that say nothing of its trials."""
+    monkeypatch.setattr("study.workers.pool.stay", lambda *arguments: 0)
+    folder = StudyFolder(here / "runs/searched")
+    before = after = load(folder)
+    assert before is not None
+    words = [*SEARCH, "budget.tokens=8192", LR]
+    for trials in (6, 8, 8):
+        assert main([*words, f"search.trials={trials}"]) == 0
+        said = capfd.readouterr()
+        assert "asha over optim.lr" in said.out and "begun by a version" not in said.out + said.err
+        after = load(folder)
+        assert after is not None and after.trials == trials
+        science = {name: before.base[name] for name in SCIENTIFIC}
+        assert {name: after.base[name] for name in SCIENTIFIC} == science, "its points stay what they are"
+    assert after is not None
+    assert after.base["compile"]["blocks"] is None, "as the command says it now"
+    for trial in TrialQueue.of(folder).search.trials.values():
+        assert trial_point(after, trial.config).key == trial.key
+    for words_more in (["optim.lr_rule=step_law", "model.init_std_at=base"], ["runtime.log_steps=9"]):
+        assert main([*words, "search.trials=8", "dry_run=true", *words_more]) == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        ("model.layers=2", "model.layers"),
+        ("seed=7", "seed"),
+        ("search.seed=7", "search.seed"),
+        ("optim.beta1=0.8", "optim.beta1"),
+        ("optim.z_loss=0.1", "optim.z_loss"),
+    ],
+)
+def test_another_search_is_refused_by_the_key_that_differs(
+    word: str, named: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = (here / "runs/searched/search.json").read_text()
+    assert main([*SEARCH, "budget.tokens=8192", "search.trials=6", LR, word]) == 2
+    assert f"study searched holds another search (different: {named}): " in capfd.readouterr().err
+    assert (here / "runs/searched/search.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "value", "counts"),
+    [
+        ({}, "optim.lr_rule", "step_law", False),
+        ({"space": {}}, "optim.lr_rule", "step_law", True),
+        (HANGS, "optim.lr_rule", "step_law", True),
+        ({"space": {"optim.lr": {"kind": "choice", "values": [0.01, None]}}}, "optim.lr_rule", "step_law", True),
+        ({}, "model.init_std_at", "base", False),
+        ({"mup": 8}, "model.init_std_at", "base", False),
+        ({"mup": 8, "std": 0.05}, "model.init_std_at", "base", True),
+        ({"space": {"model.mup_base_width": {"kind": "choice", "values": [8, 16]}}, "std": 0.05},
+         "model.init_std_at", "base", True),
+        ({}, "compile.blocks", True, False),
+        ({}, "parallel.zero", 2, False),
+        ({}, "parallel.tp", 2, True),
+        ({}, "data.source", "/elsewhere", False),
+        ({}, "runtime.data_root", "/elsewhere", False),
+    ],
+)  # fmt: skip
+def test_what_touches_a_point_of_a_search_counts(
+    changes: dict[str, Any], key: str, value: object, counts: bool, here: Path
+) -> None:
+    folder = StudyFolder(here / "runs/searched")
+    recorded = load(folder)
+    assert recorded is not None
+    model = {**recorded.base["model"], "mup_base_width": changes.get("mup"), "init_std": changes.get("std")}
+    said = {name: changes[name] for name in ("space", "conditions") if name in changes}
+    there = replace(recorded, base={**recorded.base, "model": model}, **said)
+    folder.search.write_text(json.dumps({"format": 1, **asdict(there)}))
+    section, _, name = key.partition(".")
+    asked = replace(there, base={**there.base, section: {**there.base[section], name: value}})
+    wanted = as_begun(there, asked, None)
+    if counts:
+        with pytest.raises(ValueError, match=rf"holds another search \(different: {key}\)"):
+            refuse_another(folder, wanted)
+        return
+    assert refuse_another(folder, wanted) is not None
+    place = key in ("compile.blocks", "parallel.zero", "data.source", "runtime.data_root")
+    assert wanted.base[section].get(name) == (value if place else there.base[section].get(name))
