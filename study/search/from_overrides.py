@@ -263,6 +263,7 @@ def _domain(override: Override) -> Domain:
     if unknown := sorted(tag for tag in tags if tag not in TAGS and "=" not in tag):
         raise ValueError(f"tag {unknown[0]} is not known: take {' or '.join(TAGS)}, or a condition, as optim.name=muon")
     log = "log" in tags
+    listed = "it has no logarithmic scale: take tag(log,interval(LOW,HIGH)) or leave log out"
     if isinstance(value, IntervalSweep):
         assert value.start is not None and value.end is not None
         return Interval(float(value.start), float(value.end), log)
@@ -270,8 +271,14 @@ def _domain(override: Override) -> Domain:
         start, stop, step = value.start, value.stop, value.step
         if start is not None and stop is not None and step == 1 and float(start).is_integer():
             return Integers(int(start), int(stop) - 1, log)
+        if log:
+            raise ValueError(f"tag log: a range of steps of {step:g} is a list of values, and {listed}")
         return Choice(tuple(_plain(item) for item in value.range()), ordered=True)
     assert isinstance(value, ChoiceSweep), "a list after -m"
+    if log:
+        raise ValueError(
+            f"tag log: in a list each value is drawn as often, and {listed}; tag(ordered,…) keeps its order"
+        )
     return Choice(tuple(_plain(item) for item in value.list), ordered="ordered" in tags)
 
 

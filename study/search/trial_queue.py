@@ -25,6 +25,7 @@ from study.search.trial_point import trial_point
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from sweeps.history import Config, Unit
+from sweeps.schedulers import Compares
 from train.spec.counts import flops_per_token
 from train.spec.later import filled
 
@@ -139,9 +140,19 @@ class TrialQueue:
         return current
 
     def enqueue(self, points: Sequence[Config]) -> int:
-        """Write down points to be tried before any other; return how many the search did not have yet."""
+        """Write down points to be tried before any other; return how many the search did not have yet.
+
+        ValueError where none would ever be tried: all members of a population have begun.
+        """
         with self.transaction():
             new = [point for point in points if point not in self.search.queue]
+            members = len(self.search.trials)
+            if new and self.settings.compares is Compares.WITH_MEMBERS and members >= self.settings.trials:
+                shown = " ".join(f"{name}={value}" for name, value in new[0].items())
+                raise ValueError(
+                    f"{self.folder.name}: {shown} would never be tried: all {members} members of the population have "
+                    "begun, and no other joins them; give it to a new study with search.enqueue"
+                )
             now = round(time.time(), 3)
             self._append(*({"event": "enqueued", "time": now, "config": dict(point)} for point in new))
         return len(new)

@@ -90,6 +90,28 @@ def test_enqueue_is_a_command_and_the_same_point_is_queued_once(
     assert "optim.lr=3.0 is outside the search: it takes numbers from " in capsys.readouterr().err
 
 
+def test_a_population_whose_members_have_all_begun_takes_no_more_points(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from study.__main__ import main
+
+    study = make_search(tmp_path / "runs" / "s", scheduler="pbt", trials=2, r=9_000, space={
+        "optim.lr": {"kind": "interval", "low": 2e-3, "high": 4e-1, "log": True},
+    })  # fmt: skip
+    queue = TrialQueue.of(study)
+    assert queue.claim("w") is not None
+    assert main(["enqueue", str(study.path), "optim.lr=3e-3"]) == 0
+    assert "is tried next" in capsys.readouterr().out
+    assert queue.claim("w") is not None
+    assert queue.search.trials[1].config == {"optim.lr": 0.003}
+    assert main(["enqueue", str(study.path), "optim.lr=4e-3"]) == 2
+    assert "s: optim.lr=0.004 would never be tried: all 2 members of the population have begun" in (
+        capsys.readouterr().err
+    )
+    assert main(["enqueue", str(study.path), "optim.lr=3e-3"]) == 0, "it is there already"
+    assert TrialQueue.of(study).search.queue == [{"optim.lr": 0.003}]
+
+
 def test_a_key_that_hangs_on_another_is_in_the_point_only_where_it_exists() -> None:
     space = {**SPACE, "optim.momentum": Interval(0.8, 0.99)}
     settings = replace(search_settings(), space={n: described(d) for n, d in space.items()}, conditions=HANGS)
@@ -148,6 +170,12 @@ def test_a_domain_is_what_its_description_says(domain: Domain) -> None:
             'optim.momentum=tag("optim.name=muon","optim.lr=1",interval(0,1))',
             "give one condition for the key, not optim.lr=1 and optim.name=muon",
         ),
+        (
+            "model.layers=tag(log,choice(2,4,8))",
+            r"model.layers=tag.*: tag log: in a list .* take tag\(log,interval.*; tag\(ordered,…\) keeps its order",
+        ),
+        ("model.layers=tag(log,ordered,choice(2,4,8))", "model.layers=tag.*: tag log: in a list each value"),
+        ("model.width=tag(log,range(64,512,64))", "model.width=tag.*: tag log: a range of steps of 64 is a list"),
         ("optim.lr=tag(lgo,interval(1e-4,1e-2))", "optim.lr=tag.*: tag lgo is not known: take log or ordered"),
         ("optim.lr=interval(1e-4,inf)", r"^optim.lr=interval.*must be between two finite numbers"),
         ("model.width=range(0,inf)", r"model.width=range\(0,inf\): start, stop and step of a range must be finite"),
