@@ -34,7 +34,8 @@ SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
 STUDY = tuple(f"tests/study/{name}.py" for name in (
     "commands/test_commands_shown", "executors/test_executors_by_hand", "executors/test_executors_limits",
     "executors/test_executors_queue_reasons", "failures/test_failures_kinds", "failures/test_failures_retry_policy",
-    "job/test_job", "job/test_job_blame", "job/test_job_lanes", "job/test_job_ranks", "planning/test_planning_sizing",
+    "failures/test_failures_words", "job/test_job", "job/test_job_blame", "job/test_job_lanes", "job/test_job_ranks",
+    "planning/test_planning_sizing",
     "reconcile/test_reconcile_decide", "reconcile/test_reconcile_disk", "reconcile/test_reconcile_last",
     "reconcile/test_reconcile_retry", "reconcile/test_reconcile_two_phase", "records/test_records_lineage",
     "records/test_records_outcomes", "records/test_records_point", "search/test_search_ahead",
@@ -124,9 +125,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     )},
     **{f"study/{name}.py": STUDY for name in (
         "executors/slurm/parse_limits", "executors/slurm/queue_reasons", "executors/slurm/start_estimate",
-        "failures/kinds", "failures/retry_policy", "reconcile/decide", "reconcile/dependencies", "reconcile/failures",
-        "reconcile/two_phase", "records/frozen_config", "records/lineage", "records/outcomes", "records/point",
-        "search/course", "search/forecast", "search/outlook", "search/pareto", "search/retry", "search/usage",
+        "failures/kinds", "failures/retry_policy", "failures/words", "reconcile/decide", "reconcile/dependencies",
+        "reconcile/failures", "reconcile/two_phase", "records/frozen_config", "records/lineage", "records/outcomes",
+        "records/point", "search/course", "search/forecast", "search/outlook", "search/pareto", "search/retry",
+        "search/usage",
         "status/budget", "status/filters", "status/selection", "status/states", "storage/study_names", "text",
     )},
     **{f"study/planning/{name}.py": PLANNING for name in (

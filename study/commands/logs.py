@@ -17,11 +17,13 @@ from study.executors import load
 from study.records import ledger
 from study.records.attempts import latest_attempt
 from study.records.settings import find_study, reference
+from study.records.shapes import ATTEMPT_END
 from study.status.observer import observe
 from study.status.selection import by_key, given_points, one_point
 from study.status.states import PointState, PointStatus
 from study.storage.jsonl import read_from
 from study.storage.layout import AttemptFolder, StudyFolder
+from study.storage.shapes import read_record
 from study.text import recognised
 
 POLL_SECONDS = 0.5
@@ -33,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study(parser)
     add_point(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="follow the log until the attempt ends")
-    parser.add_argument("--rank", type=int, default=0, help="rank of a distributed run")
+    parser.add_argument(
+        "--rank", type=int, help="rank of a distributed run; default: the one that a failure follows from, else 0"
+    )
     parser.add_argument("--attempt", type=int, help="attempt, counted from 1; default: the latest")
     add_json(parser)
 
@@ -52,28 +56,36 @@ def run(options: argparse.Namespace) -> int:
         return 0
     status = by_key(statuses, one_point(options))
     if status.state == PointState.FAILED and options.attempt is None and not _began(folder, status):
-        batch = ledger.read(folder).batch(status.key)
-        assert batch is not None, "what was never submitted cannot fail"
-        log = load(batch.executor).log(folder, batch, status.key)
-        if options.json:
-            emit("logs", folder, {"point": status.key, "attempt": None, "rank": 0, "stdout": _text(log), "stderr": ""})
-        else:
-            _copy(log)
+        _show_job(folder, status, as_json=options.json)
         return 0
     attempt = _attempt(folder, status, options.attempt)
-    files = (attempt.stdout(options.rank), attempt.stderr(options.rank))
+    rank = _rank(attempt) if options.rank is None else options.rank
+    files = (attempt.stdout(rank), attempt.stderr(rank))
     if not any(path.exists() for path in files):
-        raise ValueError(f"{attempt.path} has no log of rank {options.rank}: {_ranks(attempt)}")
+        raise ValueError(f"{attempt.path} has no log of rank {rank}: {_ranks(attempt)}")
+    if rank and options.rank is None:
+        print(f"rank {rank}, from which the failure follows; --rank 0 shows the first one's log", file=sys.stderr)
     if options.json:
         number = int(attempt.path.name)
         said = dict(zip(("stdout", "stderr"), map(_text, files), strict=True))
-        emit("logs", folder, {"point": status.key, "attempt": number, "rank": options.rank, **said})
+        emit("logs", folder, {"point": status.key, "attempt": number, "rank": rank, **said})
     elif options.follow:
         _follow(files, HasEnded(folder, status.key, attempt))
     else:
         for path in files:
             _copy(path)
     return 0
+
+
+def _show_job(folder: StudyFolder, status: PointStatus, *, as_json: bool) -> None:
+    """Print the log of a job that ended before an attempt began."""
+    batch = ledger.read(folder).batch(status.key)
+    assert batch is not None, "what was never submitted cannot fail"
+    log = load(batch.executor).log(folder, batch, status.key)
+    if as_json:
+        emit("logs", folder, {"point": status.key, "attempt": None, "rank": 0, "stdout": _text(log), "stderr": ""})
+    else:
+        _copy(log)
 
 
 @dataclass
@@ -130,6 +142,12 @@ def _attempt(folder: StudyFolder, status: PointStatus, number: int | None) -> At
     if number is not None and not run.attempt(number).path.is_dir():
         raise ValueError(f"{status.key} has no attempt {number}: its attempts are 1 to {status.attempt}")
     return run.attempt(number or status.attempt)
+
+
+def _rank(attempt: AttemptFolder) -> int:
+    """Return the rank that an attempt's failure follows from, where it left a log; else the first."""
+    rank = int((read_record(attempt.outcome, ATTEMPT_END) or {}).get("rank") or 0)
+    return rank if attempt.stderr(rank).exists() or attempt.stdout(rank).exists() else 0
 
 
 def _ranks(attempt: AttemptFolder) -> str:

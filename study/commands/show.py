@@ -14,6 +14,7 @@ from study.cleanup import checkpoints
 from study.commands import add_json, add_point, add_study, emit
 from study.commands.gc import size
 from study.config.dotted import flat
+from study.failures.words import Words
 from study.records import lineage
 from study.records.point import Point
 from study.records.settings import find_study, load_section, load_submission, reference
@@ -100,7 +101,7 @@ def attempts(run: RunFolder) -> list[dict[str, Any]]:
     for number in numbers:
         attempt = run.attempt(number)
         job, ended = read_record(attempt.job, JOB) or {}, read_record(attempt.outcome, ATTEMPT_END)
-        error = str((ended or {}).get("error") or "").strip().splitlines()
+        words = Words.of_end(ended)
         found.append(
             {
                 "number": number,
@@ -116,7 +117,8 @@ def attempts(run: RunFolder) -> list[dict[str, Any]]:
                 "ended": None if ended is None else ended.get("state"),
                 "kind": None if ended is None else ended.get("kind"),
                 "exit_code": None if ended is None else ended.get("exit_code"),
-                "error": error[-1] if error else None,
+                "headline": words.headline or None,
+                "error": words.lines[-1] if words.lines else None,
             }
         )
     return found
@@ -151,7 +153,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
         lines.append(f"{len(found['branches'])} points continue from it: {' '.join(found['branches'][:6])}")
     lines += ["", *_attempts(found["attempts"], status.state == PointState.RUNNING)]
     lines += ["", *_checkpoints(found["checkpoints"])]
-    lines += [*(f"  | {line}" for line in status.error[-6:])]
+    lines += [*(f"  | {line}" for line in status.told(6))]
     where = found["mlflow"]
     if where is None and load_submission(folder).tracking.enabled:
         lines += ["", _not_in_mlflow(folder, bool(found["attempts"]))]
@@ -192,8 +194,8 @@ def _attempts(found: Sequence[Mapping[str, Any]], running: bool) -> list[str]:
         lines.append(f"  {one['number']:>3}  {row}")
         if one["source"] == "other":
             lines.append(f"       | ran other code than was recorded for it ({one['code']})")
-        if one["error"]:
-            lines.append(text.cut(f"       | {one['error']}"))
+        if one["headline"]:
+            lines.append(text.cut(f"       | {one['headline']}"))
     return lines
 
 

@@ -115,7 +115,7 @@ def _failure(status: PointStatus, width: int) -> list[str]:
     head = f"{status.key} {status.state}, {where}" + (f": {status.why}" if status.why else "")
     lines = ["", *_wrapped(head, "", "    ", width)]
     lines += _wrapped(recognised(status.overrides), "    ", "    ", width)
-    for line in status.error[-ERROR_LINES:]:
+    for line in status.told(ERROR_LINES):
         lines += _wrapped(line, "    | ", "    |   ", width)
     return lines + _wrapped(status.next, "    ", "    ", width)
 

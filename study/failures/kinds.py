@@ -239,7 +239,7 @@ _LAST_SIGNALS = {signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, s
 class Ending:
     """How an attempt ended: its kind, the process's exit code or signal, and our own words on why.
 
-    headline: what the rank that it follows from said of it, where that is another than the first.
+    headline, rank: what the rank that it follows from said of it, and its number, where that is another than the first.
     """
 
     kind: Kind
@@ -247,6 +247,7 @@ class Ending:
     signal: int | None = None
     why: str | None = None
     headline: str | None = None
+    rank: int | None = None
 
     @property
     def state(self) -> AttemptState:

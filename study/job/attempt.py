@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -213,6 +214,7 @@ def classify_attempt(
             peer.get("signal"),
             f"rank {peer['rank']}: {peer['error']}",
             f"rank {peer['rank']}: {peer.get('headline') or headline(str(peer['error']))}",
+            int(peer["rank"]),
         )
         for peer in peers
     ]
@@ -275,7 +277,8 @@ def left_of(resources: Mapping[str, Any], began: float) -> float | None:
 def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) -> dict[str, Any]:
     """Return what the outcome file of an attempt, or of one of its ranks, says. Secrets are left out.
 
-    started: by time.monotonic.
+    Where an attempt's end follows from another rank's, that rank and its words alone are written: those of the ranks
+    that lost it say nothing of the cause. started: by time.monotonic.
     """
     from study.storage.secrets import redactor, scrub
 
@@ -283,7 +286,7 @@ def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) ->
     for path in (attempt.stdout(rank), attempt.stderr(rank)):
         scrub(path, os.environ)
     text = tail(attempt.stderr(rank), WORDS_BYTES)
-    said = last_lines(attempt.stderr(rank)) if failed else []
+    said = last_lines(attempt.stderr(rank)) if failed and ending.rank is None else []
     error = "\n".join([*([ending.why] if ending.why else []), *said]) or None
     hide = redactor(os.environ)
     return {
@@ -295,7 +298,7 @@ def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) ->
         "seconds": round(time.monotonic() - started, 3),
         "headline": hide(_says_most(ending, text)) if failed else None,
         "error": None if error is None else hide(error),
-        "rank": rank,
+        "rank": rank if ending.rank is None else ending.rank,
     }
 
 
@@ -303,7 +306,9 @@ def _says_most(ending: Ending, text: str) -> str:
     """Return a failure's one-line summary: of the rank that caused it; for a killed one its signal, not its stderr."""
     if ending.headline:
         return ending.headline
-    if ending.kind == Kind.KILLED and ending.why:
+    # Who aborts has said why. Whatever else had no last word: its stderr ends with warnings.
+    speechless = ending.signal not in (None, signal.SIGABRT) or ending.kind in (Kind.KILLED, Kind.HANG, Kind.NO_OUTCOME)
+    if ending.why and speechless:
         return ending.why
     return headline(text) or ending.why or ""
 

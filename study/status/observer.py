@@ -11,8 +11,9 @@ from typing import Any
 
 from study.executors import detached, load, query, submitted
 from study.executors.jobs import Job, JobState, QueueView
-from study.failures.kinds import HELD, Kind, by_words, headline
+from study.failures.kinds import HELD, Kind, by_words
 from study.failures.retry_policy import ENDED_BADLY
+from study.failures.words import Words
 from study.records import ledger
 from study.records.attempts import Attempt, is_alive, read_attempts
 from study.records.heartbeats import read_beat, slow_rank
@@ -260,7 +261,8 @@ def _describe(
             step, tokens = record.get("step"), int(record.get("tokens") or 0)
             # A training loss is not that of a completed run, whose outcome is missing.
             loss = None if derived.state == PointState.COMPLETED else (record.get("metrics") or {}).get("loss")
-    error = _error(folder.run(point.key), seen) if derived.state in (PointState.FAILED, PointState.UNKNOWN) else ()
+    bad = derived.state in (PointState.FAILED, PointState.UNKNOWN)
+    words = _words(folder.run(point.key), seen) if bad else Words()
     return PointStatus(
         key=point.key,
         state=derived.state,
@@ -275,22 +277,12 @@ def _describe(
         budget_tokens=point.tokens,
         loss=loss,
         seconds=_seconds(folder, point.key, attempt, derived.state),
-        error=error,
-        kind=_told_by(error) if derived.kind == Kind.UNKNOWN else derived.kind,
-        headline=_headline(seen, error) if derived.state == PointState.FAILED else "",
+        error=words.lines,
+        kind=by_words("\n".join(words.lines)) if derived.kind == Kind.UNKNOWN else derived.kind,
+        headline=words.headline if derived.state == PointState.FAILED else "",
         slow=_slow(folder.run(point.key), attempt) if derived.state == PointState.RUNNING else None,
         source=job.get("source"),
     )
-
-
-def _told_by(error: Sequence[str]) -> Kind:
-    """Return the kind of a failure by the last lines of its log alone."""
-    return by_words("\n".join(error))
-
-
-def _headline(seen: Evidence, error: Sequence[str]) -> str:
-    written = (seen.attempt.ended or {}).get("headline") if seen.attempt else None
-    return str(written) if written else headline("\n".join(error))
 
 
 def _slow(run: RunFolder, attempt: Attempt | None) -> str | None:
@@ -310,20 +302,21 @@ def _decided(state: ledger.Ledger, key: str, attempt: Attempt | None) -> bool:
     return ends[-1].attempt == attempt.number and ends[-1].action != "stop"
 
 
-def _error(run: RunFolder, seen: Evidence) -> tuple[str, ...]:
-    """Return the last lines of the attempt's log, or of the job's if it ended before an attempt began."""
+def _words(run: RunFolder, seen: Evidence) -> Words:
+    """Return the words of the attempt's end or log, or of the job's log if it ended before an attempt began."""
+    words = _last_said(run, seen)
     # Lines of ^^^^ in tracebacks are dropped: they point into lines that are folded when they are shown.
-    return tuple(line for line in _last_said(run, seen) if line.strip(" ~^"))
+    return replace(words, lines=tuple(line for line in words.lines if line.strip(" ~^")))
 
 
-def _last_said(run: RunFolder, seen: Evidence) -> Sequence[str]:
+def _last_said(run: RunFolder, seen: Evidence) -> Words:
     attempt, batch = seen.attempt, seen.batch
     if attempt is not None and (batch is None or attempt.batch == batch.name):
-        written = (attempt.ended or {}).get("error")
-        return str(written).splitlines() if written else last_lines(run.attempt(attempt.number).stderr(0))
+        said = Words.of_end(attempt.ended)
+        return said if said.lines else Words.of_lines(last_lines(run.attempt(attempt.number).stderr(0)), said.headline)
     if batch is None:
-        return ()
-    return last_lines(load(batch.executor).log(StudyFolder(run.path.parent), batch, run.path.name))
+        return Words()
+    return Words.of_lines(last_lines(load(batch.executor).log(StudyFolder(run.path.parent), batch, run.path.name)))
 
 
 def _seconds(folder: StudyFolder, key: str, attempt: Attempt | None, state: str) -> float | None:

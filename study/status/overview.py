@@ -367,8 +367,8 @@ def count(statuses: Sequence[PointStatus]) -> Counter[str]:
 def _first_line(group: Sequence[PointStatus]) -> str:
     """Return what says most of the first error that says anything, else why a point is in its state."""
     for status in group:
-        if status.headline or status.error:
-            return (status.headline or status.error[-1]).strip()
+        if said := status.told(1):
+            return said[0].strip()
     return next((status.why for status in group if status.why), "")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from study.executors import detached
 from study.executors.jobs import Job, JobState
 from study.failures.kinds import FAILURES, INTERRUPTED, AttemptState, Kind, by_slurm
+from study.failures.words import Words
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
 
@@ -297,6 +298,10 @@ class PointStatus:
     def as_json(self) -> dict[str, Any]:
         """Return what commands give out of it; the executor is said of each attempt."""
         return {name: value for name, value in vars(self).items() if name != "executor"}
+
+    def told(self, most: int) -> list[str]:
+        """Return its error in at most so many lines, the one that says most first."""
+        return Words(self.headline, self.error).told(most)
 
     @property
     def ended(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from study.failures.words import Words
 from study.records.shapes import JOB
 from study.status.observer import Observer
 from study.status.states import PointState
@@ -66,9 +67,11 @@ def first_start(folder: StudyFolder, keys: Iterable[str]) -> int | None:
 
 
 def _error(run: RunFolder, attempt: int, ended: Mapping[str, Any] | None) -> str:
-    written = (ended or {}).get("error") or ""
-    text = "\n".join(map(str, written)) if isinstance(written, list) else str(written)
-    return text or "\n".join(last_lines(run.attempt(attempt).stderr(0), ERROR_LINES))
+    """Return how an attempt's error is told: first the line that says most of it, then its last lines."""
+    words = Words.of_end(ended)
+    if not words.lines:
+        words = Words.of_lines(last_lines(run.attempt(attempt).stderr(0), ERROR_LINES), words.headline)
+    return "\n".join(words.told())
 
 
 def _milliseconds(seconds: Any) -> int | None:

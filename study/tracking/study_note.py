@@ -166,7 +166,10 @@ def _health(outcome: Mapping[str, Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    return "".join(f"    {line}\n" for line in text[-ERROR_LETTERS:].splitlines()).rstrip()
+    """Return an error as a block: its first line, which says most of it, and of its end what there is room for."""
+    first, _, rest = text.partition("\n")
+    lines = [first[:ERROR_LETTERS], *rest[-max(1, ERROR_LETTERS - len(first)) :].splitlines()]
+    return "".join(f"    {line}\n" for line in lines).rstrip()
 
 
 def _cost(found: Mapping[str, float]) -> str:

@@ -279,7 +279,7 @@ def closing(statuses: Sequence[PointStatus], name: str, called: str, law: str = 
     lines = [f"{name}: " + (", ".join(f"{n} {state}" for state, n in counts.most_common()) or "no points")]
     for status in [s for s in statuses if s.state in BAD][:SHOWN_RUNS]:
         lines.append(f"  {status.key} {status.state}" + (f" ({status.why})" if status.why else ""))
-        lines += [f"      {line}" for line in status.error[-3:]]
+        lines += [f"      {line}" for line in status.told(3)]
     if any(s.state in BAD for s in statuses):
         lines += [f"look:   python -m study logs {called} KEY", f"again:  python -m study retry {called}"]
     elif law and statuses and all(s.state == PointState.COMPLETED for s in statuses):

@@ -17,12 +17,14 @@ from study.__main__ import main
 from study.commands import COMMANDS
 from study.records import ledger
 from study.records.point import Point
-from study.status.observer import observe
+from study.status.observer import Observer, observe
 from study.status.selection import by_key, choose, parse_states
 from study.status.states import PointStatus
 from study.storage.files import last_lines
 from study.storage.layout import StudyFolder
 from study.text import duration
+from study.tracking.facts import read_facts
+from study.tracking.study_note import run_note
 from study.watch import progress
 from study.watch.progress import Pace, Panel, closing, law_command, summarise
 from tests.study.support.searches import make_search
@@ -124,6 +126,33 @@ def test_logs(ended: tuple[StudyFolder, dict[int, str]]) -> None:
         "no log of rank 3: its ranks are 0"
         in study_command("logs", "mixed", keys[1], "--rank", "3", cwd=root(study)).stderr
     )
+
+
+def test_every_command_leads_with_the_rank_that_died(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "runs" / "two", [FAILS])
+    assert run_to_end(study)[0] == 1
+    attempt, key = study.run(keys[FAILS]).attempt(1), keys[FAILS]
+    lost = "RuntimeError: [gloo] Connection reset by peer"
+    attempt.stderr(0).write_text(f"Traceback (most recent call last):\n{lost}\n")
+    cause, trace = "rank 1: ZeroDivisionError: none left", "\n".join(f'  File "x.py", line {n}' for n in range(20))
+    attempt.stderr(1).write_text(f"Traceback (most recent call last):\n{trace}\nZeroDivisionError: none left\n")
+    error = f"rank 1: Traceback (most recent call last):\n{trace}\nZeroDivisionError: none left\n{lost}"
+    ended = json.loads(attempt.outcome.read_text())
+    attempt.outcome.write_text(json.dumps({**ended, "headline": cause, "error": error, "rank": 1}))
+    of_status = study_command("status", "two", cwd=tmp_path).stdout.splitlines()
+    assert of_status.count(f"    | {cause}") == 2, "in the list of failures, and above the last lines of this one"
+    shown = study_command("show", "two", key, cwd=tmp_path).stdout.splitlines()
+    assert f"       | {cause}" in shown and f"  | {cause}" in shown
+    (told,) = json.loads(study_command("show", "two", key, "--json", cwd=tmp_path).stdout)["attempts"]
+    assert told["headline"] == cause
+    (status,) = observe(study)
+    assert f"      {cause}" in closing([status], "two", "two")
+    logs = study_command("logs", "two", key, cwd=tmp_path)
+    assert logs.stdout.endswith("ZeroDivisionError: none left\n") and logs.stderr.startswith("rank 1, ")
+    assert study_command("logs", "two", key, "--rank", "0", cwd=tmp_path).stdout.endswith(f"{lost}\n")
+    facts = read_facts(Observer(study), key)
+    assert facts is not None and facts.error.splitlines()[0] == cause
+    assert cause in run_note(replace(facts, error=f"{facts.error}\n{lost * 200}"), {}, {}), "also of a long error"
 
 
 def test_the_point_may_stand_behind_the_folder_of_all_studies(ended: tuple[StudyFolder, dict[int, str]]) -> None:

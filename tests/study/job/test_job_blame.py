@@ -55,6 +55,8 @@ def test_the_headline_is_of_the_rank_that_died(tmp_path: Path) -> None:
     outcome = failed(work(tmp_path), said, kinds)
     assert outcome["headline"] == "rank 2: ValueError: row 7 holds no tokens"
     assert outcome["kind"] == "code_error" and "row 7" in str(outcome["error"]).splitlines()[1]
+    assert "Connection closed" not in str(outcome["error"]), "what the ranks that lost it say is no cause"
+    assert outcome["rank"] == 2
 
 
 @pytest.mark.parametrize("days", [1, -2])
@@ -75,10 +77,18 @@ def test_the_headline_of_a_killed_rank_is_that_it_was_killed(tmp_path: Path) -> 
     assert outcome["headline"] == "rank 1: killed by signal 9 (SIGKILL)" and outcome["kind"] == "killed"
 
 
+@pytest.mark.parametrize("kind", [Kind.HOST_MEMORY, Kind.CODE_ERROR])
+def test_the_headline_of_a_rank_without_a_last_word_is_no_warning_of_before(tmp_path: Path, kind: Kind) -> None:
+    said = {0: CLOSED, 1: "UserWarning: something of an hour ago"}
+    number = 9 if kind == Kind.HOST_MEMORY else 11
+    outcome = failed(work(tmp_path, 2), said, {1: Ending(kind, None, number, why=f"killed by signal {number}")})
+    assert outcome["headline"] == f"rank 1: killed by signal {number}"
+
+
 def test_the_first_rank_that_died_is_its_own_headline(tmp_path: Path) -> None:
     said = {0: "ValueError: rank nought", 1: CLOSED, 2: CLOSED}
     outcome = failed(work(tmp_path), said, {1: Ending(Kind.COMMUNICATION, 1), 2: Ending(Kind.COMMUNICATION, 1)})
-    assert outcome["headline"] == "ValueError: rank nought"
+    assert outcome["headline"] == "ValueError: rank nought" and outcome["rank"] == 0
 
 
 @pytest.mark.parametrize("full", ["run", "temporary"])
