@@ -29,6 +29,8 @@ class DeviceTime:
         self.used = 0.0
         self.reserved: dict[int, float] = {}
         self._patience: dict[int, float] = {}
+        self._trained: dict[int, float] = {}
+        """Training time that earlier attempts of a trial's present unit left in its checkpoint [s]."""
         self._starts: list[float] = []
         self._rates: list[float] = []
         self.longest = 0.0
@@ -92,8 +94,10 @@ class DeviceTime:
         if record.get("limited"):
             self.longest = max(self.longest, seconds)
             self._patience[trial] = 1.5 * self._patience.get(trial, 1.0)
+        training, earlier = record.get("training"), self._trained.pop(trial, 0.0)
+        if record["how"] == "lost":
+            self._trained[trial] = earlier + (training or 0.0)
         if record["how"] == "reached" and flops > 0:
-            training = record.get("training")
             if training is not None and not record.get("warm"):
                 self._starts.append(max(0.0, seconds - training))
-            self._rates.append((seconds if training is None else training) / flops)
+            self._rates.append((seconds if training is None else earlier + training) / flops)

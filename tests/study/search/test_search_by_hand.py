@@ -64,6 +64,18 @@ def test_units_that_did_not_end_or_did_nothing_are_not_timed() -> None:
     assert found.expected(0, 10.0) == 1.25 * 0.6 * 10 * 2, "a warm worker started nothing"
 
 
+def test_a_unit_that_took_several_attempts_is_timed_by_all_of_them() -> None:
+    found = used()
+    for training in (5.0, None, 3.0):
+        found.end(0, 0, 10.0, {"how": "lost", "seconds": 9.0, "training": training, "limited": training is not None})
+    found.end(0, 1, 10.0, {"how": "lost", "seconds": 9.0, "training": 100.0})
+    found.end(0, 0, 10.0, {"how": "reached", "seconds": 3.0, "training": 2.0})
+    assert found.seconds_per_flop == 1.0, "ten seconds for ten FLOPs, not two"
+    assert found.expected(2, 10.0) == 1.25 * (1 + 10) * 2
+    found.end(0, 0, 10.0, {"how": "reached", "seconds": 9.0, "training": 8.0})
+    assert found.expected(2, 10.0) == 1.25 * (1 + 10) * 2, "what was before the last value belongs to the last unit"
+
+
 def test_the_latest_thirty_two_count() -> None:
     slow = used(*[(200.0, 100.0, 10.0)] * 3, *[(3.0, 2.0, 10.0)] * 32)
     assert (slow.start_up, slow.seconds_per_flop) == (1.0, 0.2)
