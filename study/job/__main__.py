@@ -2,8 +2,8 @@
 
 It claims an attempt of one point, keeps the run's lock, starts the trainer, passes signals on and writes down how it
 ended. It needs only the study's folder, so an array is complete the moment that sbatch returns. Exit codes: 0
-completed, 3 diverged, 75 interrupted (resumable), 76 another attempt is advancing the run, 77 not wanted any more,
-128+n killed by signal n, else the trainer's own.
+completed, 3 diverged, 75 interrupted (resumable), 76 another attempt is advancing the run, 77 not wanted any more, or
+not now for want of room on the disk, 128+n killed by signal n, else the trainer's own.
 """
 
 from __future__ import annotations
@@ -129,7 +129,25 @@ def run(
     if done is not None:
         print(f"{key}: the run is {done.state} already")
         return done.code
-    return run_first_rank(work, signals) if work.rank_info.first else run_other_rank(work, signals)
+    if not work.rank_info.first:
+        return run_other_rank(work, signals)
+    return NOT_WANTED if _left_unstarted(work, state) else run_first_rank(work, signals)
+
+
+def _left_unstarted(work: JobContext, state: ledger.Ledger) -> bool:
+    """Let the point of a scheduler's job wait again where the disk has no room for it, rather than train it in vain."""
+    if not load(work.batch.executor).detached:
+        return False
+    from study.reconcile import disk
+
+    why = disk.too_full_for(find_point(work.study, work.key), work.study, state)
+    if not why:
+        return False
+    print(f"{work.key}: not started: {why}", file=sys.stderr)
+    from study.reconcile.dependencies import queued_again
+
+    ledger.extend(work.study, [queued_again(work.study, work.batch, [work.key], why)])
+    return True
 
 
 def _tasks(batch: ledger.Batch) -> int:

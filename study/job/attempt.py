@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -22,6 +21,7 @@ from study.process.trainers import FRESH, Trainers, TrainerStart
 from study.records import ledger, shapes
 from study.storage.files import last_lines, tail, write_json
 from study.storage.layout import AttemptFolder, RunFolder, StudyFolder
+from study.storage.room import is_full
 from study.storage.shapes import read_record
 
 WORDS_BYTES = 65536
@@ -29,7 +29,6 @@ PEERS_MARGIN = 60.0
 """How much later than the ranks' own timeout this process takes them to hang [s]."""
 FIRST_SECONDS = 2 * PEERS_GRACE + 30.0
 """How long other ranks wait for the first one to write how the attempt ended [s]."""
-LEAST_BYTES = 1 << 20
 JOB_BEGAN = "STUDY_JOB_BEGAN"
 """Variable that says when a job began whose points run one after the other [s, time.monotonic of its node]."""
 
@@ -240,7 +239,7 @@ def conclude_rank(
         )
     )
     if ending.kind in (Kind.UNKNOWN, Kind.CODE_ERROR, Kind.KILLED, Kind.DISK_FULL):
-        full = next((path for path in (work.run.path, Path(tempfile.gettempdir())) if disk_is_full(path)), None)
+        full = next((path for path in (work.run.path, Path(tempfile.gettempdir())) if is_full(path)), None)
         if full == work.run.path or (full and ending.kind == Kind.DISK_FULL):
             return replace(ending, kind=Kind.DISK_FULL, why=f"no space left in {full}")
     return ending
@@ -324,11 +323,3 @@ def wait_for_first(attempt: AttemptFolder) -> bool:
             return False
         time.sleep(0.2)
     return True
-
-
-def disk_is_full(path: Path) -> bool:
-    """Return whether a folder's disk has less than LEAST_BYTES free."""
-    try:
-        return shutil.disk_usage(path).free < LEAST_BYTES
-    except OSError:
-        return False

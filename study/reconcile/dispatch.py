@@ -15,15 +15,12 @@ from itertools import groupby
 from study.executors import cancel
 from study.executors.base import Executor, QueueLimits, SubmitError, batch_name, chunks
 from study.executors.job_spec import JobSpec
-from study.failures.kinds import FAILURES
-from study.failures.retry_policy import Action
-from study.reconcile import dependencies
+from study.reconcile import dependencies, disk
 from study.reconcile.last_job import is_over
 from study.reconcile.services import Services
 from study.reconcile.two_phase import Request, send
 from study.records import ledger
 from study.records.ledger import UNIT, Ledger, Waiting
-from study.records.settings import reference
 from study.status import budget
 from study.storage.files import write_json
 from study.storage.layout import StudyFolder
@@ -151,7 +148,7 @@ def _submit_what_fits(
     """Submit what waits for an executor, may go out and fits; return how many points went out."""
     waiting = {key: asked for key, asked in known.waiting.items() if asked.executor == executor.name}
     state = replace(known, waiting=waiting)
-    if full := _disk_was_full(folder, state):
+    if full := disk.no_room(folder, state):
         return _all_wait(folder, services, full, state, sparing)
     seen = executor.limits(folder.limits, services.clock())
     if "command not found" in seen.problem and not sparing:
@@ -201,17 +198,6 @@ def _all_wait(folder: StudyFolder, services: Services, why: str, state: Ledger, 
     if not sparing:
         services.report(f"{_waits(state, len(state.waiting))}: {why}")
     return 0
-
-
-def _disk_was_full(folder: StudyFolder, state: Ledger) -> str:
-    """Return why nothing more goes out: a point ended on a full disk and was not tried again; "" where none did."""
-    for key, ends in state.ends.items():
-        last = ends[-1] if ends else None
-        if last is None or not (FAILURES[last.kind].every_run and last.action == Action.STOP):
-            continue
-        if key not in state.waiting and key not in state.cancelled and state.current.get(key) == last.batch:
-            return f"the disk was full when {key} ended: make room, then python -m study retry {reference(folder)}"
-    return ""
 
 
 def _cancel_late(folder: StudyFolder, keys: Collection[str], services: Services) -> None:

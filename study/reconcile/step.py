@@ -180,9 +180,11 @@ def _at_end(study: StudyFolder, services: Services, ended: Collection[str]) -> i
     state = ledger.read(study)
     if not _is_work_left(state):
         return 0
-    from study.reconcile import last_job
+    from study.reconcile import disk, last_job
 
     submit = partial(_submit, study, services, sparing=True)
+    if disk.no_room(study, state):
+        return submit() or 0  # only says why nothing goes out: the last job has nothing to wait for
     if not last_job.has_live_jobs(study, state, ended, services.runner):
         return last_job.submit_as_last_job(study, services, partial(_is_last, study, services, ended), submit)
     if not _asked_lately(study, services, last_job.pace(study, state, ended)) or _opens(study, state, ended):

@@ -23,6 +23,7 @@ from study.status import budget
 from study.status.observer import Observer
 from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
+from study.storage.room import check_room
 
 UNDER_WAY = frozenset(
     {PointState.RUNNING, PointState.QUEUED, PointState.WAITING, PointState.COMPLETED, PointState.DIVERGED}
@@ -88,6 +89,7 @@ def _queue(
     unknown = [key for key in keys if key not in points]
     if unknown:
         raise ValueError(f"study {folder.name} has no point {unknown[0]}: append its points before starting them")
+    check_room(folder.path)
     version = code_snapshot.take(folder, cluster.code)
     ordered = longest_first(keys, points)
     executor = services.executor(cluster.executor)

@@ -12,7 +12,7 @@ from typing import Any
 from study.executors import detached, load, query, submitted
 from study.executors.jobs import Job, JobState, QueueView
 from study.failures.kinds import HELD, Kind, by_words
-from study.failures.retry_policy import ENDED_BADLY
+from study.failures.retry_policy import ENDED_BADLY, RecordedFailure
 from study.failures.words import Words
 from study.records import ledger
 from study.records.attempts import Attempt, is_alive, read_attempts
@@ -25,8 +25,11 @@ from study.status.states import DerivedState, Evidence, PointState, PointStatus,
 from study.storage.files import RunLock, file_size, last_lines
 from study.storage.jsonl import Log
 from study.storage.layout import RunFolder, StudyFolder
+from study.storage.room import is_full
 from study.storage.shapes import read_record
 
+NO_WORD = frozenset({Kind.UNKNOWN, Kind.CODE_ERROR, Kind.KILLED})
+"""Kinds of ends that a full disk may be behind, where nothing was written of them."""
 HELD_CODE = f"exit code {HELD}:0"
 """sacct's exit code of a job that left its run to another attempt."""
 Look = Callable[[Sequence[ledger.Batch]], QueueView]
@@ -51,6 +54,7 @@ class Observer:
     _names: dict[str, str] = field(default_factory=dict)
     _final: dict[str, PointStatus] = field(default_factory=dict)
     _cache: Remembered | None = None
+    _full: bool | None = None
 
     @property
     def points(self) -> dict[str, Point]:
@@ -83,7 +87,7 @@ class Observer:
         """Return every point's status, from its files as they are now and the scheduler's last view."""
         remembered = self._recall()
         # Asked once for all points: whether the ledger has grown costs as much as what is found out about a point.
-        state = self.known
+        state, self._full = self.known, None
         started, no_room = _subfolders(self.folder.path), self._no_room(state)
         found = [self._status(point, state, no_room, point.key in started) for point in self.points.values()]
         remembered.save()
@@ -127,12 +131,27 @@ class Observer:
         status = _describe(point, self.folder, seen.evidence, seen.derived, seen.outcome)
         if more := _by_scheduler(status.state, seen):
             status = replace(status, **more)
-        if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
-            status = replace(status, next=ends[-1].why)
+        if status.state in ENDED_BADLY:
+            ends = state.ends.get(key)
+            if self._found_no_room(status, seen.evidence, ends[-1] if ends else None):
+                status = replace(status, kind=Kind.DISK_FULL, headline=f"no space left in {self.folder.path}")
+            status = replace(status, next=ends[-1].why) if ends else status
         if status.state in (PointState.COMPLETED, PointState.DIVERGED) and seen.outcome is not None:
             self._final[key] = status
             self._recall().add(status)
         return status
+
+    def _found_no_room(self, status: PointStatus, seen: Evidence, last: RecordedFailure | None) -> bool:
+        """Whether a point ended without a word while the disk it writes to was full, or as it is full now."""
+        attempt, batch = seen.attempt, seen.batch
+        mine = attempt is not None and batch is not None and attempt.batch == batch.name
+        if batch is None or status.kind not in NO_WORD or (mine and attempt is not None and attempt.ended is not None):
+            return False
+        if last is not None and last.of == (status.batch, status.attempt or 0) and last.kind == Kind.DISK_FULL:
+            return True
+        if self._full is None:
+            self._full = is_full(self.folder.path)
+        return self._full
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from study import text
 from study.config.schema import ClusterConfig
 from study.executors import detached, load
 from study.executors.local import LOG, LocalSlots
-from study.failures.kinds import FAILURES, HELD
+from study.failures.kinds import FAILURES, HELD, Kind
 from study.failures.retry_policy import ENDED_BADLY
 from study.planning.ranks import estimated_flops, slot_count
 from study.reconcile.services import Services
@@ -32,6 +32,7 @@ from study.status.states import PointState, PointStatus
 from study.storage.files import last_lines, locked
 from study.storage.layout import StudyFolder
 from study.storage.mounts import may_write
+from study.storage.room import is_full
 from study.text import counted
 from study.watch.progress import Display, JsonLines, Pace, closing, display, law_command
 from study.watch.sync_process import SyncProcess
@@ -83,6 +84,7 @@ class LocalRunner:
         self._broken: dict[tuple[str | None, str], int] = {}
         self._batches: dict[str, str | None] = {}
         self._adopted: set[str] = set()
+        self._unbegun: dict[tuple[str | None, str], Kind] = {}
         self.full = False
         """A run ended on a full disk and is not tried again, so no other is started."""
 
@@ -140,7 +142,7 @@ class LocalRunner:
         self, left: Sequence[str], seen: Sequence[PointStatus], busy: AbstractSet[str], report: Callable[[str], None]
     ) -> Sequence[str]:
         """Record retries of these runs and of failed ones, as the policy has it; return the keys to start again."""
-        ended = [s for s in seen if s.key not in busy and s.kind]
+        ended = [s for s in seen if s.key not in busy and s.kind and (s.batch, s.key) not in self._unbegun]
         if not (left or ended):
             return []
         trigger = LocalEnds(self._observer.known, ended, left)
@@ -164,9 +166,13 @@ class LocalRunner:
         code = self._broken.get((status.batch, status.key))
         if status.state != PointState.PENDING or code in (None, HELD):
             return status
-        log = self._observer.folder.jobs / LOG
-        why = f"its job ended with exit code {code} before an attempt began: see {log}"
-        return replace(status, state=PointState.FAILED, why=why, error=tuple(last_lines(log)))
+        folder = self._observer.folder
+        full = Kind.DISK_FULL if is_full(folder.path) else Kind.NONE  # others may make room later
+        kind = self._unbegun.setdefault((status.batch, status.key), full)
+        why = f"its job ended with exit code {code} before an attempt began: see {folder.jobs / LOG}"
+        said = f"no space left in {folder.path}" if kind else ""
+        error = tuple(last_lines(folder.jobs / LOG))
+        return replace(status, state=PointState.FAILED, why=why, error=error, kind=kind, headline=said)
 
     def _rank(self, status: PointStatus) -> tuple[float, bool]:
         """Return the sort key of waiting points: longest first, and of equals those that have begun."""

@@ -96,7 +96,7 @@ def test_the_disk_that_is_full_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     one, scratch = work(tmp_path, world=1), tmp_path / "scratch"
     places = {"run": one.run.path, "temporary": scratch}
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(scratch))
-    monkeypatch.setattr(attempts_module, "disk_is_full", lambda path: path == places[full])
+    monkeypatch.setattr(attempts_module, "is_full", lambda path: path == places[full])
     outcome = failed(one, {0: "OSError: [Errno 28] No space left on device"}, {})
     assert outcome["kind"] == "disk_full"
     assert str(outcome["error"]).startswith(f"no space left in {places[full]}")

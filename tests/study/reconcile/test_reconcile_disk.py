@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,18 +13,24 @@ import pytest
 
 from study.__main__ import main
 from study.commands import retry
+from study.executors import query
+from study.executors.base import Answer
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, RecordedFailure
+from study.job import __main__ as job
+from study.process.children import Signals
 from study.reconcile import dispatch
 from study.reconcile.services import Services
 from study.reconcile.step import step as take_step
-from study.reconcile.triggers import Submit
+from study.reconcile.triggers import Look, Submit
 from study.records import ledger
 from study.records.ledger import Batch, end_fields
 from study.records.settings import load_submission
 from study.status.observer import Observer
+from study.status.overview import bad_ends, next_action
 from study.status.states import PointState, PointStatus
 from study.storage.files import DiskReserve
+from study.storage.layout import StudyFolder
 from study.watch.follow import LocalRunner
 from tests.study.support.studies import FULL, make_study, run_to_end, states
 
@@ -104,6 +111,138 @@ def test_nothing_waiting_is_submitted_before_a_point_that_found_its_disk_full_is
     ledger.append(study, "retry", keys=[first])
     with pytest.raises(AssertionError, match="SLURM was asked"):
         dispatch.dispatch(study, Services(runner=runner, clock=lambda: 6.0))  # type: ignore[arg-type]
+
+
+def one_that_never_began(tmp_path: Path, executor: str = "slurm") -> tuple[StudyFolder, str, Services]:
+    """Return a study whose only job failed before an attempt began, and a SLURM that says so."""
+    study, keys = make_study(tmp_path / "s", [1])
+    study.study.write_text("cluster: {executor: slurm}\ntracking: {enabled: false}\n")
+    ledger.append(study, "intent", name="s.a", executor=executor, keys=list(keys.values()), resources={}, code=None)
+    ledger.append(study, "submitted", name="s.a", job_id="7")
+
+    def runner(command: Sequence[str]) -> Answer:
+        return Answer(0, "7_0|FAILED|1:0|n1|s.a\n" if command[0] == "sacct" else "")
+
+    return study, keys[1], Services(runner=runner, clock=lambda: 5.0, report=lambda text: None)
+
+
+def looked_at(study: StudyFolder, services: Services) -> PointStatus:
+    """Return the point as a command shows it, which records its end."""
+    observer = Observer(study, lambda batches: query(batches, services.runner))
+    observer.refresh()
+    (status,) = take_step(study, services, Look(observer, observer.statuses())).statuses
+    return status
+
+
+def test_a_job_that_ended_without_a_word_while_the_disk_is_full_says_where_room_is_wanting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, _, services = one_that_never_began(tmp_path)
+    before = looked_at(study, services)
+    assert (before.kind, before.headline) == (Kind.UNKNOWN, "")
+    monkeypatch.setattr("study.status.observer.is_full", lambda folder: folder == study.path)
+    found = looked_at(study, services)
+    assert (found.state, found.kind, found.headline) == ("failed", "disk_full", f"no space left in {study.path}")
+    assert found.next == "retry.disk_full is stop"
+    assert "make room first" in next_action({"failed": 1}, "s", bad_ends([found]))
+    monkeypatch.setattr("study.status.observer.is_full", lambda folder: False)
+    assert looked_at(study, services).kind == Kind.DISK_FULL, "what was found stays until it is retried"
+
+
+def test_an_end_that_was_written_down_is_not_laid_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, key, services = one_that_never_began(tmp_path)
+    attempt = study.run(key).attempt(1)
+    attempt.path.mkdir(parents=True)
+    attempt.job.write_text(json.dumps({"name": "s.a", "executor": "slurm", "job_id": "7_0", "host": "h"}))
+    attempt.outcome.write_text(json.dumps({"state": "failed", "kind": "code_error", "ended": 2.0, "seconds": 1.0}))
+    monkeypatch.setattr("study.status.observer.is_full", lambda folder: True)
+    assert looked_at(study, services).kind == Kind.CODE_ERROR
+
+
+def test_nothing_waiting_goes_out_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    ledger.append(study, "waiting", keys=list(keys.values()), resources={}, code=None, parallel=None)
+    said: list[str] = []
+
+    def runner(command: object) -> None:
+        raise AssertionError(f"SLURM was asked: {command}")
+
+    services = Services(runner=runner, clock=lambda: 5.0, report=said.append)  # type: ignore[arg-type]
+    with monkeypatch.context() as while_full:
+        while_full.setattr("study.reconcile.disk.is_full", lambda folder: True)
+        assert dispatch.dispatch(study, services) == 0
+    assert said == [f"1 point waits: no space left in {study.path}: make room"]
+    with pytest.raises(AssertionError, match="SLURM was asked"):
+        dispatch.dispatch(study, services)
+
+
+@pytest.mark.parametrize(("free", "after_another", "starts"), [(0, False, False), (10**6, True, False),
+                                                               (10**6, False, True), (10**12, True, True)])  # fmt: skip
+def test_a_job_leaves_its_point_unstarted_where_there_is_no_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, after_another: bool, starts: bool
+) -> None:
+    """Of a disk that is nearly full one point has said that its checkpoints did not fit."""
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    study.study.write_text("cluster: {executor: slurm}\ntracking: {enabled: false}\n")
+    first, second = keys.values()
+    ledger.append(study, "intent", name="s.a", executor="slurm", keys=[first, second], resources={}, code=None)
+    ledger.append(study, "submitted", name="s.a", job_id="7")
+    if after_another:
+        end = RecordedFailure(first, "s.a", 1, Kind.DISK_FULL, (), 1.0, Action.STOP, "no space left", None, 0)
+        ledger.append(study, "ended", **end_fields(end))
+    monkeypatch.setattr("study.reconcile.disk.is_full", lambda folder, least=1: free < least)
+    monkeypatch.setattr(Signals, "install", lambda signals: None)
+    monkeypatch.setattr(job, "send_next", lambda *words, **more: None)
+    monkeypatch.setattr(job, "run_first_rank", lambda work, signals: 0)
+    code = job.main([str(study.path), "--name", "s.a", "--index", "1"])
+    known = ledger.read(study)
+    assert (code, second in known.waiting, second in known.current) == (
+        (0, False, True) if starts else (77, True, False)
+    )
+    if not starts:
+        assert "make room" in known.waiting[second].why
+        assert not study.run(second).path.exists()
+
+
+def test_local_jobs_that_find_no_room_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    first, second = keys.values()
+    slots, observer, said = OneSlot(), Observer(study), list[str]()
+    take_step(study, Services(), Submit([first, second], load_submission(study).cluster))
+    observer.refresh()
+    controller = LocalRunner(observer, slots)  # type: ignore[arg-type]
+    controller.step(observer.statuses(), True, said.append)
+    (started,) = slots.started
+    with monkeypatch.context() as while_full:
+        while_full.setattr(OneSlot, "reap", lambda slots: {started: 1})
+        while_full.setattr("study.watch.follow.is_full", lambda folder: folder == study.path)
+        seen = controller.step(observer.statuses(), True, said.append)
+    assert slots.started == [started] and controller.full
+    (status,) = (s for s in seen if s.key == started)
+    assert (status.state, status.kind, status.headline) == ("failed", "disk_full", f"no space left in {study.path}")
+    assert any("no new points are started: the disk was full" in text for text in said)
+    controller.step(observer.statuses(), True, said.append)
+    assert slots.started == [started], "room made meanwhile is for the next command"
+
+
+@pytest.mark.parametrize("executor", ["local", "slurm"])
+def test_a_retry_names_the_full_disk_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], executor: str
+) -> None:
+    study, key, _ = one_that_never_began(tmp_path, executor)
+    study.study.write_text(f"cluster: {{executor: {executor}}}\ntracking: {{enabled: false}}\n")
+    attempt = study.run(key).attempt(1)
+    attempt.path.mkdir(parents=True)
+    attempt.job.write_text(json.dumps({"name": "s.a", "executor": executor, "job_id": "7_0", "host": "h"}))
+    attempt.outcome.write_text(json.dumps({"state": "failed", "kind": "code_error", "ended": 2.0, "seconds": 1.0}))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr("study.storage.room.is_full", lambda folder: folder == study.path)
+    before = study.ledger.read_bytes()
+    assert main(["retry", str(study.path)]) == 2
+    err = capsys.readouterr().err
+    assert f"{study.path}: No space left on device: make room" in err
+    assert "nothing was submitted; the study is as it was" in err
+    assert study.ledger.read_bytes() == before
 
 
 class FullDisk:

@@ -1,0 +1,49 @@
+"""Why nothing is submitted or started: the disk of a study is full, or was, and nobody has said that there is room."""
+
+from __future__ import annotations
+
+from study.failures.kinds import FAILURES
+from study.failures.retry_policy import Action
+from study.records.ledger import Ledger
+from study.records.point import Point
+from study.storage.layout import StudyFolder
+from study.storage.room import LEAST_BYTES, is_full
+
+CHECKPOINT_BYTES = 16
+"""Of a parameter, at most: its weight and three states of the optimizer in float32."""
+CHECKPOINTS = 2
+"""A run that saves has the one before as well."""
+
+
+def was_full(folder: StudyFolder, state: Ledger) -> str:
+    """Return why nothing more goes out: a point ended on a full disk and was not tried again; "" where none did."""
+    for key, ends in state.ends.items():
+        last = ends[-1] if ends else None
+        if last is None or not (FAILURES[last.kind].every_run and last.action == Action.STOP):
+            continue
+        if key not in state.waiting and key not in state.cancelled and state.current.get(key) == last.batch:
+            from study.records.settings import reference  # loads the schema, which jobs that begin do without
+
+            return f"the disk was full when {key} ended: make room, then python -m study retry {reference(folder)}"
+    return ""
+
+
+def no_room(folder: StudyFolder, state: Ledger) -> str:
+    """Return why nothing is submitted now; "" where something may be."""
+    if why := was_full(folder, state):
+        return why
+    return f"no space left in {folder.path}: make room" if is_full(folder.path) else ""
+
+
+def too_full_for(point: Point, folder: StudyFolder, state: Ledger) -> str:
+    """Return why a point would be trained in vain now; "" where it may not be.
+
+    How much room its checkpoints take is only estimated: less stops nothing before another point ended for want of it.
+    """
+    if is_full(folder.path):
+        return no_room(folder, state)
+    why = was_full(folder, state)
+    if not why:
+        return ""
+    needed = LEAST_BYTES + CHECKPOINTS * CHECKPOINT_BYTES * point.params
+    return why if is_full(folder.path, needed) else ""
