@@ -109,6 +109,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "laws/moe", "laws/multi_power", "laws/overtraining", "laws/quantization", "laws/registry", "laws/settings",
         "laws/sum_of_powers", "next", "plan", "planning/advice", "planning/basis", "planning/beyond",
         "planning/candidates",
+        "planning/grid_share",
         "planning/next_runs", "planning/posterior", "planning/priors", "planning/recommend", "planning/run_noise",
         "planning/scenarios", "planning/shapes", "planning/study_config", "precision", "results/evidence",
         "results/fit_keys",

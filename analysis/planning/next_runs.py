@@ -14,7 +14,7 @@ the variance of ln L at the target, within basins (V-optimal) and between them (
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +177,7 @@ def next_runs(
     """
     from analysis.diagnostics import at_rows
     from analysis.inputs.frame import used
-    from analysis.planning import posterior, priors, without_prior
+    from analysis.planning import grid_share, posterior, priors, without_prior
 
     if count < 1:
         raise ValueError(f"count={count}: the most runs to propose, 1 or more")
@@ -202,7 +202,7 @@ def next_runs(
         sd_now=math.sqrt(now),
         sd_after=reached,
         basins=len(found.basins),
-        simulation=_simulated(setting, rows, simulate, seed) if simulate else None,
+        simulation=grid_share.simulated(setting, rows, simulate, seed) if simulate else None,
         expected=np_exp(float(mean[0])),
         prior="" if given.dropped else priors.words(form, float(rows.loss.min())),
         target_ratio=setting.target_tokens / setting.target_params,
@@ -370,66 +370,3 @@ def _best(on: Law, price: Any, budget: float, sizes: tuple[float, float], own: f
         return rule
     found = float(np.exp(optimum.training_only(on, price, budget, sizes).log_params[0]))
     return found if math.isfinite(found) and rule / 30 < found < rule * 30 else rule
-
-
-def _simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
-    """Return how much of the grid's budget the choice needs for the grid's interval, over simulated studies.
-
-    Truth is the best basin's law with the form's smooth error on top of it.
-    """
-    from analysis.planning import posterior
-
-    found, pool, grid = setting.posterior, setting.candidates, setting.grid
-    total = float(grid.flops.sum())
-    done = (rows.params, rows.tokens)
-    places = found.to_logs((pool.params, pool.tokens))
-    order = posterior.batch(found, places, setting.aims, pool.flops, budget=total, count=40, power=None)
-    picks = [c.index for c in order]
-    now = _spread(setting, done, studies, seed)
-    whole = _spread(setting, _joined(done, grid, range(len(grid))), studies, seed)
-    share, runs, reached = None, len(picks), now
-    steps = _steps(len(picks)) if whole < TELLS * now else []
-    for k in steps:
-        reached = _spread(setting, _joined(done, pool, picks[:k]), studies, seed)
-        # One reading at or below the grid's may be the luck of the simulated studies: the next has to be so too.
-        if share is not None and reached <= whole:
-            break
-        share, runs = (float(pool.flops[picks[:k]].sum()) / total, k) if reached <= whole else (None, len(picks))
-    return Share(share, runs, len(grid), total, now, whole, reached, studies)
-
-
-def _steps(count: int) -> list[int]:
-    return sorted({k for k in (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40) if k <= count} | {count})
-
-
-def _joined(done: tuple[Array, Array], pool: Candidates, picks: Sequence[int] | range) -> tuple[Array, Array]:
-    import numpy as np
-
-    index = np.asarray(list(picks), dtype=np.int64)
-    return np.concatenate([done[0], pool.params[index]]), np.concatenate([done[1], pool.tokens[index]])
-
-
-def _spread(setting: Setting, columns: tuple[Array, Array], studies: int, seed: int) -> float:
-    """Return the robust sd of the forecast's error of ln loss at the target over studies simulated on this design.
-
-    Runs and target share the form's smooth error, as the posterior has it; runs scatter by their seeds besides.
-    """
-    import numpy as np
-
-    from analysis.estimation import multistart
-    from analysis.planning import posterior
-
-    found = setting.posterior
-    theta = found.basins[0].theta
-    x = found.to_logs(columns)
-    both = np.concatenate([x, setting.aims[:, :1]], axis=1)
-    truth = found.form.log_value(theta[None], both)[0]
-    root = np.linalg.cholesky(posterior.alike(found, both, both) + 1e-12 * np.eye(len(truth)))
-    generator = np.random.default_rng(np.random.SeedSequence([seed, len(truth)]))
-    truth = truth + generator.normal(size=(studies, len(truth))) @ root.T
-    seen = truth[:, :-1] + found.noise * generator.normal(size=(studies, x.shape[1]))
-    problem = fit_problem.Problem(found.form, x, found.centres, seen[0], setting.problem.loss)
-    start = multistart.fit_point(problem, 4)
-    fits = multistart.fit_many(problem, start, y=seen)
-    error = found.form.log_value(problem.expanded(fits.theta), setting.aims[:, :1])[:, 0] - truth[:, -1]
-    return float(1.4826 * np.median(np.abs(error - np.median(error))))

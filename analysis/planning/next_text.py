@@ -92,6 +92,12 @@ def _simulation(share: Share) -> str:
             f"simulated: {grid} would hardly narrow the forecast ({spread}): the uncertainty there is in the "
             "form of the law so far out, which runs of this size cannot reduce"
         )
+    if share.share is None and share.sd_chosen <= share.sd_grid:
+        return (
+            f"simulated: {numbers.counted(share.runs, 'chosen run')} may forecast as narrowly as {grid}, but "
+            f"{share.studies} studies cannot tell; simulate={10 * share.studies} may (sd of the loss at the target "
+            f"{spread}, {numbers.percent(share.sd_chosen)} by the chosen runs)"
+        )
     if share.share is None:
         end = numbers.percent(share.sd_chosen)
         return (

@@ -1,9 +1,8 @@
-"""Next runs: steps, grids and simulated studies, each by hand."""
+"""Next runs: best sizes, grids and what is asked of a study, each by hand."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,20 +11,12 @@ import pytest
 
 from analysis.approaches import optimum
 from analysis.approaches.cost import Cost
-from analysis.estimation.objectives import Squared
 from analysis.inputs.frame import used
 from analysis.inputs.rows import from_csv
 from analysis.planning import candidates as offers
-from analysis.planning import next_runs, posterior
+from analysis.planning import next_runs
 from analysis.planning.candidates import Candidates, Size
 from tests.analysis import studies
-from tests.analysis.planning.test_exact_design import COLUMNS, made
-
-
-def test_ever_larger_numbers_of_runs_are_simulated_and_all_of_them() -> None:
-    assert next_runs._steps(50) == [1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50]
-    assert next_runs._steps(40) == [1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40]
-    assert next_runs._steps(7) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_e_to_a_large_power_is_no_error() -> None:
@@ -38,15 +29,6 @@ def candidates(params: Any, budget: float = 6e9) -> Candidates:
     sizes = tuple(Size(float(n)) for n in params)
     found = np.array([size.params for size in sizes])
     return Candidates(found, budget / 6 / found, np.arange(1.0, len(sizes) + 1.0), sizes)
-
-
-def test_runs_are_joined_to_those_done() -> None:
-    done = np.array([1.0, 2.0]), np.array([30.0, 40.0])
-    pool = candidates([1e3, 1e4, 1e5])
-    params, tokens = next_runs._joined(done, pool, [2, 0])
-    assert params.tolist() == [1.0, 2.0, 1e5, 1e3]
-    assert tokens.tolist() == [30.0, 40.0, 1e4, 1e6]
-    assert next_runs._joined(done, pool, [])[0].tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(("asked", "near"), [(1.9e6, 1e6), (2.1e6, 4e6), (1e3, 1e6), (1e9, 4e6)])
@@ -79,62 +61,6 @@ def test_a_grid_has_seven_sizes_over_a_factor_of_sixteen_at_each_budget() -> Non
     assert [size.params for size in grid.sizes] == grid.params.tolist()
     few = offers.grid((Size(8000.0), Size(16000.0)), Cost.six(), np.array([6e9]), np.array([8000.0]), (1e-9, 1e9))
     assert few.params.tolist() == [8000.0, 16000.0]
-
-
-@pytest.mark.parametrize(
-    ("spreads", "share", "runs", "reached"),
-    [
-        # One reading below the grid's by luck, the next above it; the fourth and the fifth are below.
-        ({12: 0.5, 1: 0.9, 2: 0.4, 3: 0.7, 4: 0.5, 5: 0.45, 6: 0.3}, (1 + 2 + 3 + 4) / 36, 4, 0.45),
-        ({12: 0.5, 1: 0.5, 2: 0.5}, 1 / 36, 1, 0.5),
-        ({12: 0.5, **dict.fromkeys(range(1, 9), 0.6)}, None, 8, 0.6),
-        ({12: 0.9}, None, 8, 1.0),  # it tells nothing
-        ({12: 0.89, 1: 0.8, 2: 0.8}, 1 / 36, 1, 0.8),
-    ],
-)
-def test_chosen_runs_reach_the_grids_interval_with_a_share_of_its_compute(
-    spreads: dict[int, float], share: float | None, runs: int, reached: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten runs are done, the grid has twelve of 3 FLOPs each; eight runs of 1 to 8 are chosen."""
-    pool = candidates(np.geomspace(1e5, 1e7, 8))
-    rows: Any = SimpleNamespace(params=np.ones(10), tokens=np.ones(10))
-    whole = replace(candidates(np.geomspace(1e5, 1e7, 12)), flops=np.full(12, 3.0))
-    found = SimpleNamespace(to_logs=np.stack)
-    setting: Any = SimpleNamespace(posterior=found, candidates=pool, grid=whole, aims=None)
-    asked: list[Any] = []
-
-    def batch(*given: Any, **more: Any) -> list[posterior.Choice]:
-        asked.append((given[3].tolist(), more))
-        return [posterior.Choice(i, 1.0, 1.0, 1.0) for i in range(8)]
-
-    def spread(_setting: Any, columns: Any, studies: int, seed: int) -> float:
-        assert (studies, seed) == (7, 3)
-        extra = len(columns[0]) - 10
-        return {0: 1.0, **spreads}[extra]
-
-    monkeypatch.setattr(posterior, "batch", batch)
-    monkeypatch.setattr(next_runs, "_spread", spread)
-    told = next_runs._simulated(setting, rows, 7, 3)
-    assert asked == [(pool.flops.tolist(), {"budget": 36.0, "count": 40, "power": None})]
-    assert told.share == (None if share is None else pytest.approx(share))
-    assert replace(told, share=None) == next_runs.Share(None, runs, 12, 36.0, 1.0, spreads[12], reached, 7)
-
-
-@pytest.mark.parametrize("misfit", [1e-6, 0.005])
-def test_simulated_studies_err_as_least_squares_does(misfit: float) -> None:
-    """Of a = j (J'J)^-1 J' the error is a (f + noise e) - f at the target, f the form's smooth error."""
-    found = made(noise=0.003, misfit=misfit)
-    aims = found.to_logs(([3e7, 1e7], [6e8, 1e9]))
-    setting: Any = SimpleNamespace(posterior=found, problem=SimpleNamespace(loss=Squared()), aims=aims)
-    theta = found.basins[0].theta[None]
-    x = found.to_logs(COLUMNS)
-    slopes = found.form.jacobian(theta, x)[0]
-    aim = found.form.jacobian(theta, aims[:, :1])[0][0]
-    weight = np.append(aim @ np.linalg.pinv(slopes), -1.0)
-    both = np.concatenate((x, aims[:, :1]), axis=1)
-    errors = posterior.alike(found, both, both) + 0.003**2 * np.diag([1.0] * x.shape[1] + [0.0])
-    expected = math.sqrt(weight @ errors @ weight)
-    assert next_runs._spread(setting, COLUMNS, 400, 0) == pytest.approx(expected, rel=0.15)
 
 
 def test_what_is_asked_of_a_study(tmp_path: Any) -> None:
