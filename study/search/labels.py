@@ -36,12 +36,22 @@ class Labels:
                 self._trial[record["key"]] = record["trial"]
         self.end = self._ended(self._search)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the search was stopped while units were held: one whose worker is dead ends without a record."""
+        return self._search is not None and self._search.stopped and bool(self._search.claims)
+
     def _ended(self, search: Search) -> str:
-        if search.stopped or search.claims:
-            return "stopped" if search.stopped and not search.claims else ""
-        from study.search.trial_queue import TrialQueue  # it knows what the next trial would cost
+        if search.stopped and not search.claims:
+            return "stopped"
+        if search.claims and not search.stopped:
+            return ""
+        from study.search.trial_queue import TrialQueue  # it knows leases, and what the next trial would cost
 
         try:
+            if search.stopped:
+                search.silent = TrialQueue.of(self._folder).note_silent().search.silent
+                return "" if search.running else "stopped"
             return "over" if TrialQueue.of(self._folder).search.over else ""
         except ValueError:  # of another version: whoever advances it says what is wrong
             return ""

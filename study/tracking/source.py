@@ -45,7 +45,8 @@ class Source:
         Raises ValueError, naming the line, for a file that is damaged.
         """
         known = self.observer.known
-        if self._changed(self.folder.events) or self._changed(self.folder.search):
+        changed = [self._changed(self.folder.events), self._changed(self.folder.search)]
+        if any(changed) or self._labels.stopping:
             self._labels.refresh()
         if known is not self._known or time.monotonic() - self._asked > LOOK_SECONDS:
             self.observer.refresh(final)

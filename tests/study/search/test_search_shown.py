@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import time
 from pathlib import Path
 
 import optuna
@@ -11,9 +13,11 @@ import pytest
 
 from study.executors.jobs import QueueView
 from study.search.labels import Labels
+from study.search.leases import renew
 from study.search.optuna_export import fill, url
 from study.search.plots import draw, survivors
 from study.search.settings import load, save
+from study.search.state import started
 from study.search.trial_queue import TrialQueue
 from study.search.view import verdict
 from study.status.observer import Observer
@@ -107,6 +111,32 @@ def test_labels_say_rung_bracket_and_verdict_as_the_search_goes_on(tmp_path: Pat
     labels.refresh()
     said = [labels.of(trial.key)["verdict"] for trial in queue.search.trials.values()]
     assert said.count("completed") == sum(t.at == queue.settings.R for t in queue.search.trials.values()) > 0
+
+
+def test_a_search_that_is_stopped_ends_in_mlflow_once_the_leases_of_its_dead_workers_run_out(tmp_path: Path) -> None:
+    study, store = make_search(tmp_path / "s", lease=60.0), FakeStore()
+    queue = advance(study, 3, lose=0.0)
+    unit = queue.search.decide()
+    assert unit is not None
+    key = "f" * 12 if not queue.search.is_begun(unit) else queue.search.trials[unit.trial].key
+    number = len(queue.log.records)
+    renew(study, number)
+    queue.log.append([started(unit, key, "w", 1.0, time.time())])
+    keys = sorted({key, *(trial.key for trial in queue.search.trials.values())})
+    study.points.write_text("".join(json.dumps({"key": k, "config": {}, "overrides": []}) + "\n" for k in keys))
+    for each in keys:
+        study.run(each).path.mkdir(exist_ok=True)
+        study.run(each).config.write_text("seed: 1\n")
+    TrialQueue.of(study).record_control("stopped")
+    syncer = Syncer(study, store, "http://h", redactor({}))
+
+    def statuses() -> dict[str, str]:
+        syncer.sync()
+        return {run.tags.get("point_key", ""): run.status for run in store.runs.values()}
+
+    assert statuses()[""] == "RUNNING", "its worker may live"
+    os.utime(study.leases / str(number), (1.0, 1.0))
+    assert statuses() == dict.fromkeys(["", *keys], "KILLED"), "no file of the study has grown since"
 
 
 def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tmp_path: Path) -> None:
