@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -18,6 +19,8 @@ from study.commands import add_json, add_runs, emit
 from study.doctor.checks import Check, CheckState
 
 MARKS = {CheckState.OK: "ok", CheckState.WARNING: "!", CheckState.FAILED: "FAILED", CheckState.SKIPPED: "-"}
+GROUP = "cluster"
+"""The folder, in one of configs, where `cluster=NAME` finds NAME.yaml."""
 TRIAL_MINUTES = 5
 BESIDE = 60
 """Columns from which on what a check says stands beside its name."""
@@ -87,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
         rows = [dataclasses.asdict(check) for check in done]
         emit("doctor", None, {"site": name, "checks": rows, "cluster": settings, "file": str(path), "written": written})
     else:
-        terminal.show("\n".join(_closing(path, name, written, code)))
+        terminal.show("\n".join(closing(path, written=written, code=code)))
     return code
 
 
@@ -125,7 +128,7 @@ def _write(options: argparse.Namespace, name: str, text: str) -> tuple[Path, boo
     from study.config.compose import own_conf_folder
     from study.storage.files import write_atomic
 
-    path: Path = (options.out or own_conf_folder() / "cluster" / f"{name}.yaml").absolute()
+    path: Path = (options.out or own_conf_folder() / GROUP / f"{name}.yaml").absolute()
     if path.exists() and path.read_text(encoding="utf-8") != text and not options.force:
         return path, False
     try:
@@ -136,12 +139,19 @@ def _write(options: argparse.Namespace, name: str, text: str) -> tuple[Path, boo
     return path, True
 
 
-def _closing(path: Path, name: str, written: bool, code: int) -> list[str]:
+def closing(path: Path, *, written: bool, code: int) -> list[str]:
+    """Return what to do with the site's file: the command that tries it, after the one that moves it where needed."""
     from study.config.compose import conf_folder
 
-    option = path.stem
-    own = path.parent == conf_folder() / "cluster"
-    folder = "" if own else f" --config-dir {path.parents[1]}"
     lines = ["", f"wrote {path}" if written else f"{path} is there and says otherwise: --force replaces it"]
-    lines.append(f"python -m study.sweep{folder} study=smoke cluster={option} dry_run=true    # shows the job script")
+    place = path.parent
+    if place.name != GROUP:
+        place /= GROUP
+        moved = f"mkdir -p {shlex.quote(str(place))} && mv {shlex.quote(str(path))} {shlex.quote(str(place))}"
+        lines.append(f"{moved}    # cluster= looks in folders of that name")
+    own = place == conf_folder() / GROUP
+    folder = "" if own else f" --config-dir {shlex.quote(str(place.parent))}"
+    lines.append(
+        f"python -m study.sweep{folder} study=smoke cluster={path.stem} dry_run=true    # shows the job script"
+    )
     return [*lines, "fix what FAILED before you start runs here"] if code else lines

@@ -18,13 +18,13 @@ from study.failures.words import Words
 from study.records import lineage
 from study.records.point import Point
 from study.records.settings import find_study, load_section, load_submission, reference
-from study.records.shapes import ATTEMPT_END, JOB, RUN_OUTCOME
+from study.records.shapes import ATTEMPT_END, JOB, METRICS, RUN_OUTCOME
 from study.status.filters import as_typed
 from study.status.observer import Observer
 from study.status.selection import by_key, one_point
 from study.status.states import PointState, PointStatus
 from study.storage.layout import RunFolder, StudyFolder
-from study.storage.shapes import read_record
+from study.storage.shapes import read_record, record_in
 from study.text import duration, recognised
 from train.spec.later import read_run
 from train.spec.resolve import resolve
@@ -67,6 +67,7 @@ def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStat
             {"step": c.step, "tokens": c.tokens, "loss": c.loss, "bytes": c.bytes, "whole": c.whole, "pinned": c.pinned}
             for c in checkpoints.stored(place)
         ],
+        "missing": missing(place),
         "outcome": read_record(place.outcome, RUN_OUTCOME),
         "mlflow": mlflow(folder, status.key),
     }
@@ -124,6 +125,18 @@ def attempts(run: RunFolder) -> list[dict[str, Any]]:
     return found
 
 
+def missing(run: RunFolder) -> list[dict[str, int]]:
+    """Return which steps' records metrics.jsonl has lost for good, as the run noted when it resumed beyond them."""
+    found = []
+    with suppress(FileNotFoundError), run.metrics.open("rb") as file:
+        for line in file:
+            record = record_in(line.decode("utf-8", "replace"), METRICS) if b'"missing"' in line else None
+            if record is not None and record["kind"] == "missing":
+                steps = record["metrics"]
+                found.append({name: int(steps.get(name) or record["step"]) for name in ("from_step", "to_step")})
+    return found
+
+
 def mlflow(folder: StudyFolder, key: str) -> dict[str, Any] | None:
     """Return where MLflow shows a run, by what the syncer wrote down; None where it has not been sent."""
     from study.config.tracking_uri import is_server
@@ -153,6 +166,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
         lines.append(f"{len(found['branches'])} points continue from it: {' '.join(found['branches'][:6])}")
     lines += ["", *_attempts(found["attempts"], status.state == PointState.RUNNING)]
     lines += ["", *_checkpoints(found["checkpoints"])]
+    lines += [f"lost from metrics.jsonl: {_steps(one)}; a run does not write them again" for one in found["missing"]]
     lines += [*(f"  | {line}" for line in status.told(6))]
     where = found["mlflow"]
     if where is None and load_submission(folder).tracking.enabled:
@@ -162,6 +176,11 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
         hint = "" if where["link"] else f"    (first: python -m study dashboard {reference(folder)})"
         lines += ["", f"MLflow: {address}{hint}"]
     return [line for line in lines if line is not None]
+
+
+def _steps(lost: Mapping[str, int]) -> str:
+    first, last = lost["from_step"], lost["to_step"]
+    return f"steps {first:,} to {last:,}" if first < last else f"step {last:,}"
 
 
 def _not_in_mlflow(folder: StudyFolder, begun: bool) -> str:

@@ -195,6 +195,10 @@ def verdict(kind: Kind, ends: Sequence[RecordedFailure], rules: RetryRules, save
     stop = partial(Verdict, Action.STOP, stops_all=kind in FAILURES and FAILURES[kind].every_run)
     if rule.action == Action.STOP:
         return stop(f"retry.{kind} is stop" if kind in rules.kinds else f"{kind} is never tried again")
+    if not rule.cap:
+        return stop(f"retry.{kind} is {rule.action} 0")
+    if is_failure(kind) and not rules.failures:
+        return stop("retry.failures is 0")
     row = in_a_row(ends, saved)
     before = sum(end.kind == kind for end in (row if is_failure(kind) and rule.action != Action.MORE else ends))
     if before >= rule.cap:

@@ -155,6 +155,18 @@ def test_every_command_leads_with_the_rank_that_died(tmp_path: Path) -> None:
     assert cause in run_note(replace(facts, error=f"{facts.error}\n{lost * 200}"), {}, {}), "also of a long error"
 
 
+def test_show_says_which_records_are_lost(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "runs" / "cut", [1])
+    assert run_to_end(study)[0] == 0
+    lost = {"kind": "missing", "step": 9, "tokens": 900, "time": 1.0, "metrics": {"from_step": 4, "to_step": 9}}
+    with study.run(keys[1]).metrics.open("a") as file:
+        file.write(json.dumps(lost) + "\n")
+    shown = study_command("show", "cut", keys[1], cwd=tmp_path).stdout.splitlines()
+    assert "lost from metrics.jsonl: steps 4 to 9; a run does not write them again" in shown
+    found = json.loads(study_command("show", "cut", keys[1], "--json", cwd=tmp_path).stdout)
+    assert found["missing"] == [{"from_step": 4, "to_step": 9}]
+
+
 def test_the_point_may_stand_behind_the_folder_of_all_studies(ended: tuple[StudyFolder, dict[int, str]]) -> None:
     study, keys = ended
     done = study_command("logs", "mixed", "--runs", study.path.parent, keys[1], cwd="/")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from study.__main__ import main
-from study.commands.doctor import lines
+from study.commands.doctor import closing, lines
 from study.config import compose
 from study.config.compose import conf_folder, own_conf_folder
 from study.config.schema import ClusterConfig
@@ -143,3 +145,18 @@ def test_where_nothing_can_be_written_is_said_before_the_test_job(
     assert main(["doctor", *words]) == 2
     answer = capsys.readouterr()
     assert said in answer.err and not answer.out
+
+
+@pytest.mark.parametrize(("place", "moves"), [("site.yaml", True), ("cluster/site.yaml", False)])
+def test_the_command_that_tries_a_written_file_finds_it(tmp_path: Path, place: str, moves: bool) -> None:
+    file = tmp_path / "my conf" / place
+    file.parent.mkdir(parents=True)
+    file.write_text("executor: slurm\n")
+    said = closing(file, written=True, code=0)
+    moving, (trying,) = [line for line in said if line.startswith("mkdir")], [line for line in said if "smoke" in line]
+    assert bool(moving) == moves
+    for line in moving:
+        subprocess.run(line, shell=True, check=True)
+    words = shlex.split(trying, comments=True)
+    folder = Path(words[words.index("--config-dir") + 1])
+    assert (folder / "cluster" / "site.yaml").read_text() == "executor: slurm\n" and "cluster=site" in words

@@ -91,6 +91,14 @@ def test_verdict(kind: str, before: list[str], action: str) -> None:
     assert verdict(Kind(kind), had(*before), RULES).action == action
 
 
+def test_what_is_never_tried_again_is_not_said_to_have_been() -> None:
+    none_at_all = replace(RULES, failures=0)
+    assert verdict(Kind.HANG, [], none_at_all).why == "retry.failures is 0"
+    assert verdict(Kind.PREEMPTED, [], none_at_all).action == "again", "no failure"
+    no_hang = replace(RULES, kinds={**RULES.kinds, Kind.HANG: Rule(Action.AGAIN, 0)})
+    assert verdict(Kind.HANG, [], no_hang).why == "retry.hang is again 0"
+
+
 @pytest.mark.parametrize(
     ("kind", "before", "saved", "action"),
     [
