@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.approaches import power_laws
 from analysis.estimation import observations, ties
@@ -52,8 +51,9 @@ def optima(runs: Any, method: str = "parabola", nearest: int | None = None) -> p
 
     `runs` has params, tokens, flops, loss and, optionally, flops_budget (the nominal budget); runs belong to one budget
     where their exact FLOPs agree to 1 %. "parabola" is ln loss over ln N, on the `nearest` sizes to the lowest where
-    given; "akima" the spline through all of them; "surface" a quadratic in ln N and ln C through a budget and its
-    neighbours. Where `status` is not "minimum" (edge, inverted, flat, too_few) the optimum is NaN, with the reason.
+    given; "akima" the spline through all of them (repeats of a size: their mean); "surface" a quadratic in ln N and
+    ln C through a budget and its neighbours. Where `status` is not "minimum" (edge, inverted, flat, too_few) the
+    optimum is NaN, with the reason.
 
     Examples
     --------
@@ -139,7 +139,8 @@ def _budgets(runs: Any) -> list[_Budget]:
     out = []
     for number in range(len(table.labels)):
         rows = np.flatnonzero(table.budget == number)
-        rows = rows[np.argsort(table.params[rows], kind="stable")]
+        # Repeats of a size lie in the order of their values: a file's order changes no number.
+        rows = rows[np.lexsort((table.tokens[rows], table.loss[rows], table.params[rows]))]
         exact = float(np.exp(np.log(table.flops[rows]).mean()))
         params, tokens, loss = (np.log(values[rows]) for values in (table.params, table.tokens, table.loss))
         out.append(_Budget(exact, params, tokens, loss))
@@ -151,12 +152,13 @@ def _optimum(
 ) -> tuple[float, float, float, str, str]:
     """Return ln N*, ln D*, ln loss, status and reason."""
     budget = budgets[number]
-    sizes, first = np.unique(budget.params, return_index=True)
+    sizes, which, count = np.unique(budget.params, return_inverse=True, return_counts=True)
+    level_tokens = np.bincount(which, budget.tokens) / count
     lost = (np.nan, np.nan, np.nan)
     if len(sizes) < 3:
         return (*lost, "too_few", f"{len(sizes)} sizes: at least three are needed")
     if method == "akima":
-        return _akima(budget, sizes, first)
+        return _akima(sizes, level_tokens, np.bincount(which, budget.loss) / count)
     low, high = float(sizes[0]), float(sizes[-1])
     if method == "surface" and len(budgets) >= 2:
         slope, curve, level = _local(budgets, number)
@@ -177,21 +179,21 @@ def _optimum(
     if not low < size < high:
         place = numbers.count(float(np.exp(size)))
         return (*lost, "edge", f"the minimum lies outside the sizes, at {place} parameters")
-    tokens = float(np.interp(size, budget.params, budget.tokens))
+    tokens = float(np.interp(size, sizes, level_tokens))
     return size, tokens, level + slope * at + curve * at * at, "minimum", ""
 
 
-def _akima(budget: _Budget, sizes: Array, first: NDArray[np.int64]) -> tuple[float, float, float, str, str]:
+def _akima(sizes: Array, tokens: Array, loss: Array) -> tuple[float, float, float, str, str]:
+    """Return what `_optimum` does, by the spline through ln loss (k,) at these sizes: the mean of repeats at each."""
     from scipy.interpolate import Akima1DInterpolator
 
     grid = np.unique(np.concatenate([np.linspace(a, b, PER_GAP) for a, b in itertools.pairwise(sizes)]))
-    curve = Akima1DInterpolator(sizes, budget.loss[first])(grid)
+    curve = Akima1DInterpolator(sizes, loss)(grid)
     best = ties.lowest(curve)
     if best in (0, len(grid) - 1):
         side = "smallest" if best == 0 else "largest"
         return np.nan, np.nan, np.nan, "edge", f"the lowest loss is at the {side} size"
-    tokens = float(np.interp(grid[best], sizes, budget.tokens[first]))
-    return float(grid[best]), tokens, float(curve[best]), "minimum", ""
+    return float(grid[best]), float(np.interp(grid[best], sizes, tokens)), float(curve[best]), "minimum", ""
 
 
 def _local(budgets: list[_Budget], number: int) -> tuple[float, float, float]:

@@ -95,8 +95,13 @@ def fit(rows: Rows, *, resamples: int, seed: int, choices: Choices = DEFAULT) ->
 
 
 def _shared(rows: Rows) -> list[Index]:
-    """Return the numbers of the rows of every budget that has two or more."""
+    """Return the numbers of the rows of every budget that has two or more.
+
+    Repeats of a size lie in the order of their values: a file's order changes nothing that is drawn for them.
+    """
     order, counts = np.argsort(rows.budget, kind="stable"), np.bincount(rows.budget)
+    size = np.unique(np.stack((rows.budget, rows.params)), axis=1, return_inverse=True)[1].ravel()[order]
+    order[np.argsort(size, kind="stable")] = order[np.lexsort((rows.tokens[order], rows.loss[order], size))]
     ends = np.cumsum(counts)
     return [order[ends[g] - counts[g] : ends[g]] for g in np.flatnonzero(counts >= 2)]
 

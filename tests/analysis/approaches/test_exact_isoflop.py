@@ -123,6 +123,20 @@ def test_a_size_run_twice_is_one_knot() -> None:
     assert isoflop.optima(table, "akima").iloc[0]["params_opt"] == pytest.approx(single["params_opt"])
 
 
+def test_repeats_of_a_size_are_their_mean_whichever_comes_first() -> None:
+    x = np.repeat(X, 2)
+    away = np.tile([0.01, -0.01], len(X)) * np.repeat(np.arange(1, len(X) + 1), 2)
+    table = budget(6e14, bowl(0.37, x) + away, x)
+    table["tokens"] *= np.exp(away)
+    single = isoflop.optima(budget(6e14, bowl(0.37)), "akima").drop(columns="points")
+    turned = table.iloc[np.arange(len(x)) ^ 1].reset_index(drop=True)
+    for each in (table, turned):
+        pd.testing.assert_frame_equal(isoflop.optima(each, "akima").drop(columns="points"), single)
+    for method, nearest in (("parabola", None), ("parabola", 5), ("surface", None)):
+        first, second = (isoflop.optima(each, method, nearest) for each in (table, turned))
+        pd.testing.assert_frame_equal(first, second, rtol=1e-12)
+
+
 def test_a_surface_of_neighbours_is_exact_on_an_exact_quadratic() -> None:
     budgets = [6e13, 6e14, 9e15, 3e16]
 

@@ -234,6 +234,23 @@ def found_minima(found: valleys.ValleyFit) -> np.ndarray:
     return np.stack((found.params, found.tokens, found.loss), axis=1)
 
 
+def test_draws_of_repeated_sizes_do_not_depend_on_the_order_of_the_rows() -> None:
+    generator = np.random.default_rng(3)
+    x = np.repeat(X, 2)
+    budgets = [(c, x, 3.0 - 0.2 * i + 0.1 * (x - 0.1 * i) ** 2 + 0.01 * generator.normal(size=10))
+               for i, c in enumerate((6e14, 6e15, 6e16, 6e17))]  # fmt: skip
+    turned = [(c, x, loss[np.arange(10) ^ 1]) for c, x, loss in budgets]
+    first, second = (valleys.fit(table(*each), resamples=80, seed=1) for each in (budgets, turned))
+    assert len(first.flops) == 4
+    for name in ("params", "draw_params", "draw_tokens", "draw_loss"):
+        np.testing.assert_allclose(getattr(first, name), getattr(second, name), rtol=1e-12)
+    order = [9, 3, 0, 6, 8, 1, 2, 5, 4, 7]  # sizes stay where a file has them, only repeats of one are put in order
+    (index,) = valleys._shared(table((6e14, x[order], budgets[0][2][order])))
+    assert [x[order][i] for i in index] == list(x[order])
+    losses = budgets[0][2][order][index]
+    assert all(np.diff(losses[x[order] == size]) > 0 for size in X)
+
+
 def test_draws_are_parabolas_through_drawn_losses() -> None:
     held = table(*three(), (6e17, X, 6 - bowl(0.0)))
     found = valleys.fit(held, resamples=60, seed=4)
