@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.estimation import fit_problem, multistart, objectives, observations
-from analysis.inference import error_draws, refusals, resampling
+from analysis.inference import error_draws, nested_errors, refusals, resampling
 from analysis.inference.intervals import METHODS
 from analysis.inference.law_result import LawFit
-from analysis.inputs.dataset import Array, Rows
+from analysis.inputs.dataset import Array, Index, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
 from train.spec import calls
@@ -53,11 +52,8 @@ class Uncertainty:
     def plan(self, data: Rows, form: Form) -> resampling.Plan:
         """Return what is resampled of these rows; ValueError where they do not hold it."""
         how = resampling.choose(data.size, data.run_numbers, self.cluster)
-        if how.by == "seeds" and self.resamples and np.bincount(observations.cells(data, form)).max() < 2:
-            raise ValueError(
-                "cluster=seeds: no setting was run twice, so that nothing says what seeds do; use cluster=auto, or "
-                "repeat some settings with other seeds"
-            )
+        if how.by == "seeds" and self.resamples:
+            refusals.refuse_alone(observations.cells(data, form), data.columns[form.target], form.target)
         return how
 
     @property
@@ -162,21 +158,26 @@ def resampled(
         return np.empty((0, len(point.theta)))
     around = error_draws.Around(p, point, observations.order(data, p.form), seed, workers)
     size, run = (observations.by_first(numbers[around.order]) for numbers in (data.size, data.run_numbers))
-    groups = resampling.groups(how, size, run)
     if how.by == "residuals":
-        return around.solved(around.targets(_residual_errors(around, how, groups, resamples)))
+        return around.solved(around.targets(_residual_errors(around, how, size, run, resamples)))
     if how.by == "seeds":
         cells = observations.cells(data, p.form)[around.order]
         return around.solved(around.targets(error_draws.repeats(around, cells, resamples)))
-    weights = resampling.cluster_weights(groups, resamples, seed)
+    weights = resampling.cluster_weights(resampling.groups(how, size, run), resamples, seed)
     back = np.argsort(around.order, kind="stable")
     return multistart.fit_many(p, point, weights=weights[:, back], workers=workers).theta
 
 
 def _residual_errors(
-    around: error_draws.Around, how: resampling.Plan, groups: NDArray[np.int64], resamples: int
+    around: error_draws.Around, how: resampling.Plan, size: Index, run: Index, resamples: int
 ) -> Array:
     """Return errors (resamples, n) with what groups share, where any of it is left to see beside the constants."""
+    if how.within:
+        found = nested_errors.levels(around, size, run)
+        if found.seen:
+            return nested_errors.drawn(around, found, resamples)
+        return error_draws.independent(around, resamples)
+    groups = resampling.groups(how, size, run)
     if how.shared and error_draws.parts(around, groups).between_v >= error_draws.LEAST_BETWEEN:
         return error_draws.shared(around, groups, resamples)
     return error_draws.independent(around, resamples)

@@ -94,8 +94,13 @@ def _groups(fit: Estimate) -> Index:
     """Return the groups (n,) of the sandwich: those of the plan, else model sizes."""
     from analysis.inference import resampling
 
-    plan = fit.plan if fit.plan.by in GROUPS else resampling.Plan("sizes", "")
+    plan = resampling.Plan(_clusters(fit.plan), "")
     return resampling.groups(plan, fit.data.size, fit.data.run_numbers)
+
+
+def _clusters(plan: Plan) -> str:
+    """Return the name of the sandwich's groups."""
+    return plan.by if plan.by in GROUPS else "sizes"
 
 
 def _of_draws(fit: Estimate) -> Array:
@@ -124,7 +129,7 @@ METHODS = {
     ),
     "delta": Method(delta, _of_constants(_independent), lambda _: "delta"),
     "sandwich": Method(
-        sandwich, _of_constants(_clustered), lambda plan: f"sandwich, clustered by {plan.by}", lambda _: True
+        sandwich, _of_constants(_clustered), lambda plan: f"sandwich, clustered by {_clusters(plan)}", lambda _: True
     ),
     "profile": Method(profile, _of_constants(_independent), lambda _: "profile"),
 }

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.estimation import ties
+from analysis.inputs.dataset import Index
 from analysis.laws.base import Array, Form
 from analysis.text import numbers
 
@@ -37,6 +39,19 @@ def refuse_constant(target: str, values: Array) -> None:
     """Raise ValueError where a target (n,) never changes."""
     if len(values) > 1 and float(np.ptp(values)) == 0.0:
         raise ValueError(f"every row has the same {target}, {values[0]:g}: no law follows; map another column")
+
+
+def refuse_alone(cells: Index, values: Array, target: str) -> None:
+    """Raise ValueError where no setting (n,) was run twice, or no repeats of one differ in the target (n,)."""
+    unknown = "so that nothing says what seeds do; use cluster=auto, or repeat some settings with other seeds"
+    if np.bincount(cells).max() < 2:
+        raise ValueError(f"cluster=seeds: no setting was run twice, {unknown}")
+    spread = np.full(int(cells.max()) + 1, -np.inf)
+    least = -spread
+    np.maximum.at(spread, cells, values)
+    np.minimum.at(least, cells, values)
+    if (spread <= least + ties.EQUAL * np.abs(least)).all():
+        raise ValueError(f"cluster=seeds: all repeats of a setting have the same {target}, {unknown}")
 
 
 def refuse_few(problem: Problem) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.inference import error_draws, resampling
+from analysis.estimation import observations
+from analysis.inference import error_draws, nested_errors, resampling
 from analysis.inference.intervals import METHODS
 from analysis.inference.schemes import SCHEMES
 from analysis.text import numbers
@@ -34,6 +35,17 @@ def between_df(fit: InferredLaw) -> float:
     return found.between_df if found.between_v >= error_draws.LEAST_BETWEEN else 0.0
 
 
+def nested_df(fit: InferredLaw) -> tuple[float, float]:
+    """Return the degrees of freedom left of sizes, and of the runs within them; 0 where nothing of them can be seen."""
+    around = error_draws.Around(fit.problem, fit.point, np.arange(fit.nobs))
+    size, run = (observations.by_first(numbers) for numbers in (fit.data.size, fit.data.run_numbers))
+    found = nested_errors.levels(around, size, run)
+    if not found.seen:
+        return 0.0, 0.0
+    *sizes, runs = (float(df) for df in found.df[:-1])
+    return (sizes[0] if sizes else 0.0), runs
+
+
 def _groups(fit: InferredLaw) -> list[Check]:
     """Return that groups of rows are few, or are not held by the intervals at all."""
     grouping = resampling.choose(fit.data.size, fit.data.run_numbers)
@@ -42,18 +54,22 @@ def _groups(fit: InferredLaw) -> list[Check]:
     if not name or count == fit.nobs:
         return []
     what = numbers.counted(count, SCHEMES[name].unit)
-    holds = METHODS[fit.interval].groups(fit.plan)
-    df = between_df(fit) if fit.interval == "bootstrap" and fit.plan.shared else np.inf
+    finer = name == "sizes" and fit.plan.by == "runs" and fit.interval in ("bootstrap", "sandwich")
+    holds = METHODS[fit.interval].groups(fit.plan) and not finer
+    df, of_runs = np.inf, 0.0
+    if fit.interval == "bootstrap" and fit.plan.shared:
+        df, of_runs = nested_df(fit) if fit.plan.within else (between_df(fit), 0.0)
     if not holds or df == 0.0:
-        text = f"{fit.nobs} rows are of {what}, and the intervals treat every row as independent"
+        unit = "run" if finer or of_runs else "row"
+        text = f"{fit.nobs} rows are of {what}, and the intervals treat every {unit} as independent"
         advice = (
-            "use resamples=1000 with cluster=auto, or interval=sandwich"
+            ("use cluster=auto" if finer else "use resamples=1000 with cluster=auto, or interval=sandwich")
             if not holds
             else f"too few to estimate the variance between them: add {name}"
         )
         return [finding("clustered_rows", text, f"{advice}; until then intervals are lower bounds")]
     if count >= resampling.FEW_CLUSTERS:
-        return _shared(fit, name, what, df) if np.isfinite(df) else []
+        return _shared(fit, name, what, df, of_runs) if np.isfinite(df) else []
     text = f"{fit.nobs} rows are of only {what}"
     if np.isfinite(df):
         text += f": the variance between {SCHEMES[name].unit}s is estimated with {df:.2g} degrees of freedom"
@@ -61,10 +77,12 @@ def _groups(fit: InferredLaw) -> list[Check]:
     return [finding("few_sizes" if name == "sizes" else "few_clusters", text, advice)]
 
 
-def _shared(fit: InferredLaw, name: str, what: str, df: float) -> list[Check]:
+def _shared(fit: InferredLaw, name: str, what: str, df: float, of_runs: float) -> list[Check]:
     """Return that intervals hold what the rows of a group share, and how much is known of it."""
     text = f"{fit.nobs} rows are of {what}: intervals include a random effect of the {SCHEMES[name].unit}, "
     text += f"its variance estimated with {df:.2g} degrees of freedom"
+    if of_runs:
+        text += f", and one of the run, with {of_runs:.2g}"
     advice = f"if there is no such effect, they are wider than necessary; more {name} narrow them"
     return [finding("shared_errors", text, advice)]
 

@@ -37,11 +37,13 @@ class Plan:
     """How uncertainty is resampled: by "sizes", "runs", "rows", "seeds" or "residuals"; `text` says it in fit.json.
 
     `shared` names the groups ("sizes" or "runs", else "") whose rows share a part of the residuals that are drawn.
+    `within` is "runs" where rows of one run share another part, within those groups.
     """
 
     by: str
     text: str
     shared: str = ""
+    within: str = ""
 
 
 def plan(rows: Rows) -> Plan:
@@ -69,20 +71,28 @@ def choose(size: Index, run: Index, by: str = "auto") -> Plan:
                 "needed to resample whole ones; use cluster=auto, which draws a random effect for each"
             )
         return Plan(by, texts[by])
-    name = _grouping(rows, sizes, runs)
+    name, within = _grouping(size, run)
     if not name:
         return Plan("runs", texts["runs"]) if rows >= MANY_RUNS else Plan("residuals", texts["residuals"])
     if counts[name] >= MANY_CLUSTERS:
         return Plan(name, texts[name])
     text = f"residual bootstrap of {units['rows']}, with a random effect for each of {units[name]}"
-    return Plan("residuals", text, name)
+    return Plan("residuals", f"{text} and of {units[within]}" if within else text, name, within)
 
 
-def _grouping(rows: int, sizes: int, runs: int) -> str:
-    """Return the groups, "sizes" or "runs", whose rows share errors; "" where rows are runs of as many sizes."""
-    if sizes < runs and sizes <= LARGEST_SHARE * rows:
-        return "sizes"
-    return "runs" if runs <= LARGEST_SHARE * rows else ""
+def _grouping(size: Index, run: Index) -> tuple[str, str]:
+    """Return the groups, "sizes" or "runs", whose rows share errors, and those within them that share more.
+
+    Both are "" where rows are runs of as many sizes. Runs are groups wherever they have several rows. Their sizes are
+    as well where these hold several runs.
+    """
+    rows, sizes, runs = len(size), len(np.unique(size)), len(np.unique(run))
+    if runs > LARGEST_SHARE * rows:
+        return ("sizes" if sizes < runs and sizes <= LARGEST_SHARE * rows else ""), ""
+    nested = len(np.unique(np.stack((size, run)), axis=1).T) == runs
+    if sizes < runs and nested and (sizes <= LARGEST_SHARE * runs or sizes >= MANY_CLUSTERS):
+        return "sizes", "runs"
+    return "runs", ""
 
 
 def groups(plan: Plan, size: Index, run: Index) -> Index:

@@ -6,13 +6,15 @@ from dataclasses import replace
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.estimation import fit_problem, multistart, observations
 from analysis.estimation.optimizer import Array
-from analysis.inference import error_draws, resampling
+from analysis.inference import error_draws, nested_errors, resampling
 from analysis.inference import fit_law as law
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
@@ -33,6 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
     for name in ("shared", "independent", "repeats"):
         monkeypatch.setattr(error_draws, name, drawing(name))
+    monkeypatch.setattr(nested_errors, "drawn", drawing("nested"))
     monkeypatch.setattr(error_draws.Around, "solved", lambda self, y: y - self.fitted)
     return seen
 
@@ -62,6 +65,14 @@ def test_each_scheme_makes_its_draws(asked: list[tuple[str, Any]], monkeypatch: 
     drawn(fit, resampling.Plan("residuals", ""))
     assert asked[-1] == ("independent", 3)
     assert len(asked) == 6
+    for seen, name in ((True, "nested"), (False, "independent")):
+        levels = Mock(return_value=SimpleNamespace(seen=seen))
+        monkeypatch.setattr(nested_errors, "levels", levels)
+        drawn(fit, resampling.Plan("residuals", "", "sizes", "runs"))
+        assert asked[-1] == (name, 3)
+    order = observations.order(fit.data, fit.form)
+    for own, there in zip(levels.call_args.args[1:], (fit.data.size, fit.data.run_numbers), strict=True):
+        np.testing.assert_array_equal(own, observations.by_first(there[order]))
 
 
 def test_groups_are_numbered_by_where_they_first_appear(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +130,15 @@ def test_seeds_need_a_setting_that_was_run_twice() -> None:
     table = studies.isoflop(0, noise=0.002)
     with pytest.raises(ValueError, match="no setting was run twice"):
         fit_law(table, "frontier_no_floor", cluster="seeds", resamples=20)
-    twice = table.iloc[[*range(20), 3]]
+    twice = table.iloc[[*range(20), 3]].reset_index(drop=True)
+    copies = "all repeats of a setting have the same loss, so that nothing says what seeds do; use cluster=auto"
+    with pytest.raises(ValueError, match=f"cluster=seeds: {copies}"):
+        fit_law(twice, "frontier_no_floor", cluster="seeds", resamples=20)
+    assert fit_law(twice, "frontier_no_floor", cluster="seeds", resamples=0).plan.by == "seeds"
+    more = pd.concat((twice, table.iloc[[5]].assign(loss=table["loss"].iloc[5] * (1 + 5e-10))))
+    with pytest.raises(ValueError, match=copies):  # no more than rounding
+        fit_law(more, "frontier_no_floor", cluster="seeds", resamples=20)
+    twice["loss"] *= np.where(np.arange(21) == 20, 1.0 + 1e-4, 1.0)
     found = fit_law(twice, "frontier_no_floor", cluster="seeds", resamples=20, loss="squared")
     assert replace(found).plan.by == "seeds"
     assert found.thetas.shape == (20, 2)

@@ -149,16 +149,15 @@ def test_residuals_are_drawn_with_what_groups_share_or_without() -> None:
 def test_groups_that_the_constants_take_up_share_nothing_to_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     p, point, data, how, _ = parts(many(12), "auto")
     around = error_draws.Around(p, point, observations.order(data, SURFACE), 3, 1)
-    groups = resampling.groups(
-        how, observations.by_first(data.size[around.order]), observations.by_first(data.run_numbers[around.order])
-    )
+    size, run = (observations.by_first(own[around.order]) for own in (data.size, data.run_numbers))
+    groups = resampling.groups(how, size, run)
     seen = error_draws.parts(around, groups).between_v
     for least, made in (
         (seen, error_draws.shared(around, groups, 8)),
         (np.nextafter(seen, np.inf), error_draws.independent(around, 8)),
     ):
         monkeypatch.setattr(error_draws, "LEAST_BETWEEN", least)
-        np.testing.assert_array_equal(law._residual_errors(around, how, groups, 8), made)
+        np.testing.assert_array_equal(law._residual_errors(around, how, size, run, 8), made)
 
 
 def test_repeats_alone_are_drawn_with_seeds() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.inference import error_draws, resample_findings
+from analysis.inference import error_draws, nested_errors, resample_findings
 from analysis.inference.resampling import Plan
 from analysis.values.blocks import Check, Identified
 
@@ -95,6 +95,66 @@ def test_rows_of_few_curves_and_of_many_groups(monkeypatch: pytest.MonkeyPatch) 
     assert found.message == "80 rows are of 40 model sizes, and the intervals treat every row as independent"
     assert said(rows=80, data=many, plan=Plan("sizes", "")) == []
     assert said(rows=120, interval="delta") == [], "independent runs are no groups"
+
+
+NESTED = Plan("residuals", "", "sizes", "runs")
+
+
+@pytest.mark.parametrize(
+    ("plan", "interval", "dfs", "sizes", "code", "message", "advice"),
+    [
+        (NESTED, "bootstrap", (6.28, 1.5), 3, "few_sizes", DF.format("3 model sizes", "model size", "6.3"),
+         WIDE.format("sizes")),
+        (NESTED, "bootstrap", (0.0, 1.5), 3, "clustered_rows",
+         "24 rows are of 3 model sizes, and the intervals treat every run as independent",
+         f"too few to estimate the variance between them: add sizes{LOWER}"),
+        (NESTED, "bootstrap", (0.0, 0.0), 3, "clustered_rows", UNKNOWN.format("3 model sizes"),
+         f"too few to estimate the variance between them: add sizes{LOWER}"),
+        (Plan("runs", ""), "bootstrap", (6.28, 1.5), 3, "clustered_rows",
+         "24 rows are of 3 model sizes, and the intervals treat every run as independent", f"use cluster=auto{LOWER}"),
+        (Plan("runs", ""), "sandwich", (6.28, 1.5), 3, "clustered_rows",
+         "24 rows are of 3 model sizes, and the intervals treat every run as independent", f"use cluster=auto{LOWER}"),
+        (Plan("runs", ""), "profile", (6.28, 1.5), 3, "clustered_rows", UNKNOWN.format("3 model sizes"),
+         f"use resamples=1000 with cluster=auto, or interval=sandwich{LOWER}"),
+        (NESTED, "sandwich", (0.0, 0.0), 3, "few_sizes", "24 rows are of only 3 model sizes", WIDE.format("sizes")),
+    ],
+)  # fmt: skip
+def test_checkpoints_of_several_runs_a_size(
+    *, plan: Plan, interval: str, dfs: tuple[float, float], sizes: int, code: str, message: str, advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(resample_findings, "nested_df", lambda _: dfs)
+    data = {"size": np.arange(24) * sizes // 24, "run_numbers": np.arange(24) // 2}
+    assert words(said(data=data, interval=interval, plan=plan)) == [(code, "warning", message, advice)]
+
+
+def test_effects_of_sizes_and_of_runs_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample_findings, "nested_df", lambda _: (6.28, 21.4))
+    data = {"size": np.arange(96) // 8, "run_numbers": np.arange(96) // 2}
+    (found,) = said(rows=96, data=data, plan=NESTED)
+    assert (found.code, found.level) == ("shared_errors", "note")
+    effect = "96 rows are of 12 model sizes: intervals include a random effect of the model size, its variance"
+    assert found.message == f"{effect} estimated with 6.3 degrees of freedom, and one of the run, with 21"
+
+
+@pytest.mark.parametrize(
+    ("seen", "df", "expected"),
+    [(True, [5.0, 9.0, 70.0], (5.0, 9.0)), (True, [9.0, 70.0], (0.0, 9.0)), (False, [9.0, 70.0], (0.0, 0.0))],
+)
+def test_what_is_known_of_sizes_and_of_their_runs(
+    *, seen: bool, df: list[float], expected: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def levels(_: Any, size: Any, run: Any) -> Any:
+        asked.extend((size.tolist(), run.tolist()))
+        return SimpleNamespace(seen=seen, df=np.array(df))
+
+    monkeypatch.setattr(error_draws, "Around", lambda *given: given)
+    monkeypatch.setattr(nested_errors, "levels", levels)
+    data = {"size": np.array([7, 7, 2, 2]), "run_numbers": np.array([3, 3, 9, 4])}
+    assert resample_findings.nested_df(fit(rows=4, data=data)) == expected
+    assert asked == [[0, 0, 1, 1], [0, 0, 1, 2]]
 
 
 @pytest.mark.parametrize(("between", "df"), [(0.5, 4.0), (0.49, 0.0), (7.0, 4.0)])

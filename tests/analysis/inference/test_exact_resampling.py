@@ -43,8 +43,32 @@ def groups_of(count: int, each: int) -> Any:
 )
 def test_the_scheme_by_default(sizes: Any, runs: Any, by: str, shared: str) -> None:
     found = resampling.choose(sizes, runs)
-    assert (found.by, found.shared) == (by, shared)
+    assert (found.by, found.shared, found.within) == (by, shared, "")
     assert resampling.choose(sizes, runs, "auto") == found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "runs", "by", "shared", "within"),
+    [
+        (groups_of(8, 60), groups_of(40, 12), "residuals", "sizes", "runs"),
+        (groups_of(29, 4), groups_of(58, 2), "residuals", "sizes", "runs"),
+        (groups_of(30, 4), groups_of(60, 2), "sizes", "", ""),
+        (groups_of(10, 6), groups_of(15, 4), "residuals", "runs", ""),  # runs of two sizes
+        (np.repeat([*range(10), *range(5)], 4), groups_of(15, 4), "residuals", "sizes", "runs"),  # 2/3 of the runs
+        (np.repeat([*range(11), *range(4)], 4), groups_of(15, 4), "residuals", "runs", ""),
+        (np.repeat([*range(30), *range(4)], 4), groups_of(34, 4), "sizes", "", ""),
+        (np.repeat([*range(29), *range(4)], 4), groups_of(33, 4), "runs", "", ""),
+        (groups_of(5, 6), np.append(groups_of(10, 2), np.arange(10, 20)), "residuals", "sizes", "runs"),
+        (groups_of(5, 6), np.append(groups_of(9, 2), np.arange(9, 21)), "residuals", "sizes", ""),  # most have one row
+    ],
+)
+def test_runs_of_several_rows_are_groups_within_their_sizes(
+    sizes: Any, runs: Any, by: str, shared: str, within: str
+) -> None:
+    found = resampling.choose(sizes, runs)
+    assert (found.by, found.shared, found.within) == (by, shared, within)
+    count = f"{len(np.unique(sizes))} model sizes and of {len(np.unique(runs))} runs"
+    assert found.text.endswith(f"a random effect for each of {count}") == bool(within)
 
 
 def test_rows_without_runs_are_runs_of_their_own() -> None:
