@@ -24,7 +24,10 @@ SIMULATIONS = 20
 MOST_UNITS = 20_000
 """Limit on the units of all simulations together: larger searches are simulated fewer times."""
 MARGIN = 4.0
-"""How much faster than expected workers may turn out to be: a search with too few GPU-hours for those is refused."""
+"""How much faster or slower than expected workers may turn out to be.
+
+A search with too few GPU-hours for the faster ones is refused; those that are named are enough for the slower ones.
+"""
 START_SECONDS = 5.0
 """What starting a unit takes at least on usual machines, where none has been timed [s]."""
 
@@ -34,7 +37,7 @@ class Outlook:
     """What a search will use and finish, averaged over simulations.
 
     none: share of simulations in which no trial was trained to the end. enough, hours: FLOPs and GPU-hours with which
-    one was in each, where there are enough trials; hours is None where GPU-hours are not limited, or were enough.
+    one was in each, given enough trials, the hours for slower workers too; None where those of the search are enough.
     possible, untimed: whether one can be at all, and whether it could without a limit on GPU-hours.
     """
 
@@ -87,17 +90,21 @@ def _enough(
 ) -> tuple[float, float | None]:
     """Return FLOPs and GPU-hours with which each of `count` simulations trains a trial to the end, given the trials."""
     trials = max(settings.trials, settings.enough())
-    free = replace(settings, trials=trials, budget=None, gpu_hours=None)
+    free = replace(settings, trials=trials, budget=None)
 
-    def firsts(tried: Settings) -> Iterator[float]:
+    def firsts(gpu_hours: float | None, pace: Pace | None) -> Iterator[float]:
+        tried = replace(free, gpu_hours=gpu_hours)
         for seed in range(settings.seed, settings.seed + count):
             yield course(tried, price, workers, by_chance(seed), MOST_UNITS, pace=pace, to_first=True).first
 
-    most = max(firsts(free))
+    most = max(firsts(None, None))
     if pace is None or settings.gpu_hours is None or most == math.inf:
         return most, None
-    hours = SAFETY * (pace.start + most / pace.rate) * settings.devices / 3600
-    while math.inf in firsts(replace(free, gpu_hours=hours)):
+    if math.inf not in firsts(settings.gpu_hours, pace):
+        return most, None
+    slow = Pace(pace.rate / MARGIN, pace.start * MARGIN)
+    hours = SAFETY * (slow.start + most / slow.rate) * settings.devices / 3600
+    while math.inf in firsts(hours, slow):
         hours *= 1.5
     return most, hours
 
@@ -112,7 +119,8 @@ def refuse_the_hopeless(settings: Settings, found: Outlook, how: str = "") -> No
     if found.untimed and found.hours is not None:
         raise ValueError(
             f"search.budget_gpu_hours={settings.gpu_hours:g} is too small to train any trial to the end, even by "
-            f"workers {MARGIN:g} times as fast as expected: about {_up(found.hours):.3g} is enough, {how}"
+            f"workers {MARGIN:g} times as fast as expected: about {_up(found.hours):.3g} is "
+            f"enough even for ones {MARGIN:g} times as slow, {how}"
         )
     unlimited = course(replace(settings, budget=None), 1.0, 1, ever_better(), MOST_UNITS)
     if unlimited.finished and settings.budget is not None:
@@ -168,7 +176,8 @@ def _budgets(settings: Settings, found: Outlook) -> str:
         does.append(f"search.budget_flops={_flops(found.enough)}")
     if settings.gpu_hours is not None and found.hours is not None and settings.gpu_hours < found.hours:
         does.append(f"search.budget_gpu_hours={_up(found.hours):.3g}")
-    return f"{' and '.join(does) or 'larger budgets'} would do"
+    slower = f" even if workers are {MARGIN:g} times as slow" if found.hours is not None else ""
+    return f"{' and '.join(does) or 'larger budgets'} would do{slower}"
 
 
 def _flops(value: float) -> str:
