@@ -14,6 +14,7 @@ from pathlib import Path
 from study import text
 from study.commands import add_json, add_point, add_study, emit
 from study.executors import load
+from study.failures.words import Words
 from study.records import ledger
 from study.records.attempts import latest_attempt
 from study.records.settings import find_study, reference
@@ -146,7 +147,7 @@ def _attempt(folder: StudyFolder, status: PointStatus, number: int | None) -> At
 
 def _rank(attempt: AttemptFolder) -> int:
     """Return the rank that an attempt's failure follows from, where it left a log; else the first."""
-    rank = int((read_record(attempt.outcome, ATTEMPT_END) or {}).get("rank") or 0)
+    rank = Words.of_end(read_record(attempt.outcome, ATTEMPT_END)).rank
     return rank if attempt.stderr(rank).exists() or attempt.stdout(rank).exists() else 0
 
 

@@ -18,18 +18,20 @@ class Words:
 
     headline: str = ""
     lines: tuple[str, ...] = ()
+    rank: int = 0
 
     @classmethod
     def of_end(cls, ended: Mapping[str, Any] | None) -> Words:
         """Return what the record of an attempt's end says; nothing where it says nothing."""
         error = (ended or {}).get("error") or ()
         lines = error.splitlines() if isinstance(error, str) else map(str, error)  # a list in earlier versions
-        return cls.of_lines([line for line in lines if line.strip()], str((ended or {}).get("headline") or ""))
+        said, rank = str((ended or {}).get("headline") or ""), int((ended or {}).get("rank") or 0)
+        return cls.of_lines([line for line in lines if line.strip()], said, rank)
 
     @classmethod
-    def of_lines(cls, lines: Sequence[str], said: str = "") -> Words:
+    def of_lines(cls, lines: Sequence[str], said: str = "", rank: int = 0) -> Words:
         """Return the words of an error's last lines; `said`: the line that says most, where that is known."""
-        return cls(said or headline("\n".join(lines)), tuple(lines))
+        return cls(said or headline("\n".join(lines)), tuple(lines), rank)
 
     def told(self, most: int | None = None) -> list[str]:
         """Return the line that says most, then the error's last lines without it; `most` lines in all, None: all."""

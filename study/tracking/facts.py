@@ -19,7 +19,10 @@ ERROR_LINES = 12
 
 @dataclass(frozen=True)
 class Facts:
-    """A started run: its state, its latest attempt and job.json, unix milliseconds of its first start and last end."""
+    """A started run: its state, its latest attempt and job.json, unix milliseconds of its first start and last end.
+
+    rank: which the attempt's failure follows from; 0 also where there is none.
+    """
 
     state: str
     why: str = ""
@@ -29,6 +32,7 @@ class Facts:
     outcome: Mapping[str, Any] | None = None
     started: int | None = None
     ended: int | None = None
+    rank: int = 0
 
     @property
     def final(self) -> bool:
@@ -57,6 +61,7 @@ def read_facts(observer: Observer, key: str) -> Facts | None:
         outcome=outcome,
         started=_milliseconds(first.get("started")),
         ended=_milliseconds((ended or {}).get("ended")),
+        rank=Words.of_end(ended).rank,
     )
 
 

@@ -194,13 +194,21 @@ class _Held:
 
 
 def _printed(run: RunFolder, facts: Facts) -> dict[str, Path]:
-    """Return the outcome, and what the latest attempt's first rank printed, by their names as artifacts."""
-    attempt, place = run.attempt(facts.attempt), f"logs/attempt-{facts.attempt}"
+    """Return the outcome, and what the latest attempt's first rank printed, by their names as artifacts.
+
+    Also what the rank printed from which its failure follows.
+    """
+    attempt, place, rank = run.attempt(facts.attempt), f"logs/attempt-{facts.attempt}", facts.rank
+    cause = {
+        f"{place}/stdout-rank-{rank}.txt": attempt.stdout(rank),
+        f"{place}/stderr-rank-{rank}.txt": attempt.stderr(rank),
+    }
     return {
         "outcome.json": run.outcome,
         f"{place}/stdout.txt": attempt.stdout(0),
         f"{place}/stderr.txt": attempt.stderr(0),
         f"{place}/outcome.json": attempt.outcome,
+        **(cause if rank else {}),
     }
 
 

@@ -559,6 +559,25 @@ def test_a_study_of_the_earlier_names_gets_the_grouped_ones_too(tmp_path: Path) 
     assert first.params["model.width"] == "64.0"
 
 
+def test_the_rank_that_an_attempt_failed_of_has_its_output_in_mlflow(tmp_path: Path) -> None:
+    made, store = make_study(tmp_path / "runs" / "s", 1), FakeStore()
+    run = made.run(0)
+    start_run(run)
+    for rank, said in enumerate(("Connection closed by peer", "ZeroDivisionError: none left", "Connection closed")):
+        run.attempt(1).stderr(rank).write_text(said)
+    end_attempt(run, "failed", error="rank 1: ZeroDivisionError: none left")
+    ended = json.loads(run.attempt(1).outcome.read_text())
+    run.attempt(1).outcome.write_text(json.dumps({**ended, "rank": 1}))
+    syncer(made, store).sync()
+    (found,) = [run for run in store.runs.values() if "point_key" in run.tags]
+    sent = {name: text for name, text in found.artifacts.items() if "stderr" in name}
+    assert sent == {
+        "logs/attempt-1/stderr.txt": b"Connection closed by peer",
+        "logs/attempt-1/stderr-rank-1.txt": b"ZeroDivisionError: none left",
+    }
+    assert "/artifacts/logs/attempt-1/stderr-rank-1.txt?" in found.tags["mlflow.note.content"]
+
+
 def test_a_run_has_its_outcome_what_it_printed_last_and_its_corpus(tmp_path: Path) -> None:
     made, store = make_study(tmp_path / "runs" / "s", 1), FakeStore()
     run = made.run(0)
