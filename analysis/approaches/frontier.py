@@ -14,6 +14,9 @@ from analysis.laws.sum_of_powers import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
 from analysis.text import numbers
 from analysis.values.blocks import Frontier, FrontierPoint, Identified
 
+FEWEST = 2
+"""Valleys with a minimum, with fewer of which the law goes through the lowest run of each budget."""
+
 
 @dataclass(frozen=True)
 class FrontierFit:
@@ -38,7 +41,7 @@ def fit(rows: Rows, found: ValleyFit) -> FrontierFit | Frontier:
     Three constants need four points; with two or three points the law has no floor L_inf.
     """
     flops, loss, drawn, what = found.flops, found.loss, found.draw_loss, "minima of the valleys"
-    if len(flops) < 2:
+    if len(flops) < FEWEST:
         lowest = [np.flatnonzero(rows.budget == g) for g in range(len(rows.labels))]
         best = [group[ties.lowest(rows.loss[group], rows.params[group])] for group in lowest if len(group) >= 2]
         flops, loss = rows.flops[best], rows.loss[best]

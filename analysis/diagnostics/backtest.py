@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.approaches import compute_optimal, frontier, valleys
-from analysis.approaches.cost import cost
+from analysis.approaches import frontier, valleys
 from analysis.approaches.valley_options import Choices
 from analysis.diagnostics import exponent
 from analysis.estimation import fit_problem, multistart, objectives, ties
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import FRONTIER
 from analysis.values.study_result import Backtest, BacktestOptimum, BacktestRun, Cut
 
 FEWEST_BUDGETS = 3
@@ -26,6 +26,8 @@ REACHED = 0.8
 """A test covers a recommendation whose factor it reaches to this share."""
 FEWEST_SIDED = 5
 """Held-out runs that have to miss on one side before that is said."""
+TESTS = {"frontier": "valleys"}
+"""Where the test of what says a recommendation's loss (`loss_from`) has another name than that."""
 
 
 def backtest(
@@ -34,11 +36,16 @@ def backtest(
     form: str = "chinchilla",
     *,
     factor: float | None = None,
+    of: str | None = None,
     fix: Mapping[str, float] | None = None,
     tie: Mapping[str, str] | None = None,
     choices: Choices = valleys.DEFAULT,
 ) -> Backtest | None:
     """Return the prediction of the largest budget with at least two runs from budgets far enough below it.
+
+    `of` is what the recommendation's loss is from, surface, law or frontier, and the error is that one's; nothing ("")
+    where it says no loss, and then there is no error to state. None, where nothing is recommended, takes the law that
+    is fitted, else the frontier.
 
     `factor` is by how much the recommendation lies beyond the runs: of the budgets that hold a fit those are taken
     that lie as far below the test, else the farthest; without it the nearest. None with fewer than three budgets, and
@@ -50,17 +57,26 @@ def backtest(
     if len(budgets) < FEWEST_BUDGETS:
         return None
     test = rows.take(rows.budget == int(budgets[-1]))
-    held = _observed(test, choices)
+    held = _Held.of(test, choices)
     trains = [rows.take(rows.budget <= cut) for cut in budgets[1:-1]]
-    trains = [train for train in trains if held[1] / float(train.flops.max()) >= STEP]
-    ordered = sorted(trains, key=lambda train: _order(held[1] / float(train.flops.max()), factor, len(train)))
+    trains = [train for train in trains if held.flops / float(train.flops.max()) >= STEP]
+    ordered = sorted(trains, key=lambda train: _order(held.flops / float(train.flops.max()), factor, len(train)))
     law = _Law(FORMS[form], loss, dict(fix or {}), dict(tie or {}))
-    made = (_tested(train, test, held, law, choices) for train in ordered)
-    found = next((one for one in made if one is not None), None)
+    found = _first((_tested(train, held, law, of) for train in ordered), of)
     if found is None or factor is None:
         return found
     covers = found.extrapolation_factor >= REACHED * factor
     return dataclasses.replace(found, recommended_factor=factor, covers=covers)
+
+
+def _first(made: Iterable[Backtest | None], of: str | None) -> Backtest | None:
+    """Return the first test of what is asked for, else the first that says why there is none."""
+    without = None
+    for one in made:
+        if one is not None and (one.approach or not of):
+            return one
+        without = without or one
+    return without
 
 
 def _order(far: float, factor: float | None, runs: int) -> tuple[bool, bool, float]:
@@ -89,73 +105,104 @@ class _Law:
         free = len(self.form.names) if matrix is None else matrix.shape[1]
         return (problem, multistart.fit_point(problem)) if len(rows) > free else None
 
+    def foreseen(self, train: Rows, test: Rows) -> Array | None:
+        """Return the target (n,) at the rows `test` of the law fitted to others; None where these are too few."""
+        few = self.form.name == "chinchilla" and len(np.unique(train.size)) < FEWEST_SIZES
+        found = None if few else self.fitted(train)
+        return None if found is None else self.predicted(*found, test)
+
     def predicted(self, problem: fit_problem.Problem, point: multistart.PointFit, rows: Rows) -> Array:
         """Return the target (n,) of a fit at other rows."""
         x = np.log(np.stack([rows.column(name) for name in self.form.inputs])) - problem.centres[:, None]
         return np.asarray(np.exp(self.form.log_value(point.theta[None], x)[0]))
 
 
-def _tested(
-    train: Rows, test: Rows, held: tuple[float, float], law_of: _Law, choices: Choices = valleys.DEFAULT
-) -> Backtest | None:
+@dataclass(frozen=True)
+class _Held:
+    """The budget that is held out: its lowest loss, that of its valley's minimum where it has one, and its FLOPs."""
+
+    test: Rows
+    choices: Choices
+    loss: float
+    flops: float
+    valley: bool
+
+    @classmethod
+    def of(cls, test: Rows, choices: Choices = valleys.DEFAULT) -> _Held:
+        """Return what is held out of the runs of one budget."""
+        found = valleys.fit(test, resamples=0, seed=0, choices=choices)
+        if len(found.loss) == 1:
+            return cls(test, choices, float(found.loss[0]), float(found.flops[0]), True)
+        best = ties.lowest(test.loss, test.params)
+        return cls(test, choices, float(test.loss[best]), float(test.flops[best]), False)
+
+    def by_law(self, predicted: Array, *, sizes: bool) -> BacktestOptimum:
+        """Return the lowest loss by a law of these losses (n,): its own valley's minimum, else that of the lowest run.
+
+        What is compared is alike: a law that is right has no error, whatever was run. Other laws than those of the
+        sizes alone (`sizes`) know more of a run than a valley does.
+        """
+        if sizes and self.valley and np.isfinite(predicted).all():
+            told = valleys.fit(self.test.replaced(loss=predicted), resamples=0, seed=0, choices=self.choices)
+            if len(told.loss) == 1:
+                return _optimum(float(told.loss[0]), self.loss)
+        best = ties.lowest(self.test.loss, self.test.params)
+        return _optimum(float(predicted[best]), float(self.test.loss[best]))
+
+    def by_frontier(self, train: Rows, *, floor: bool) -> BacktestOptimum | None:
+        """Return the lowest loss by the law of the smaller budgets' lowest losses; None without one that is alike.
+
+        A law of minima is held against a minimum: a run need not have the lowest loss that its budget could have
+        bought. What has a `floor` is not tested by a law without, which is too low far out.
+        """
+        minima = valleys.fit(train, resamples=0, seed=0, choices=self.choices)
+        law = frontier.fit(train, minima)
+        if not isinstance(law, frontier.FrontierFit) or (floor and law.block.form != FRONTIER.text):
+            return None
+        if len(minima.flops) >= frontier.FEWEST:
+            return _optimum(law.predict(self.flops)[0], self.loss) if self.valley else None
+        best = ties.lowest(self.test.loss, self.test.params)
+        return _optimum(law.predict(float(self.test.flops[best]))[0], float(self.test.loss[best]))
+
+
+def _tested(train: Rows, held: _Held, law: _Law, of: str | None) -> Backtest | None:
     """Return the test of one fit; None where neither the law nor the frontier can be fitted to its runs."""
-    observed, flops = held
-    found: dict[str, BacktestOptimum] = {}
-    law = frontier.fit(train, valleys.fit(train, resamples=0, seed=0, choices=choices))
-    if isinstance(law, frontier.FrontierFit):
-        found["valleys"] = _optimum(law.predict(flops)[0], observed)
-    of = "surface" if law_of.form.name == "chinchilla" else "law"
-    predicted, lowest = (_by_surface if of == "surface" else _by_law)(law_of, train, test, flops)
-    if lowest is not None and np.isfinite(lowest):
-        found[of] = _optimum(lowest, observed)
-    if not found:
+    name = "surface" if law.form.name == "chinchilla" else "law"
+    predicted = law.foreseen(train, held.test)
+    front = held.by_frontier(train, floor=of == "frontier")
+    own_law = None if predicted is None else held.by_law(predicted, sizes=name == "surface")
+    made = {"valleys": front, name: own_law}
+    found = {key: one for key, one in made.items() if one is not None and np.isfinite(one.relative_error)}
+    if not found and of is None:
         return None
-    runs = () if predicted is None else _runs(predicted, test)
+    wanted = (name if name in found else "valleys") if of is None else TESTS.get(of, of)
+    own = found.get(wanted)
+    runs = _runs(predicted, held.test) if predicted is not None and own is not None and wanted == name else ()
     errors = np.array([run.relative_error for run in runs])
-    # The recommendation's loss is the surface's where there is one: so is the error that goes with it.
-    name = of if of in found else "valleys"
     return Backtest(
-        held_out_budget=float(test.labels[0]),
+        held_out_budget=float(held.test.labels[0]),
         train_budgets=tuple(float(c) for c in train.labels),
-        extrapolation_factor=flops / float(train.flops.max()),
-        approach=name,
-        predicted=found[name].predicted,
-        observed=observed,
-        relative_error=found[name].relative_error,
+        extrapolation_factor=held.flops / float(train.flops.max()),
+        approach=wanted if own else "",
+        predicted=own.predicted if own else None,
+        observed=own.observed if own else held.loss,
+        relative_error=own.relative_error if own else None,
         by_approach=found,
         runs=runs,
         mean_abs_relative_error=float(np.abs(errors).mean()) if runs else None,
         mean_relative_error=float(errors.mean()) if runs else None,
         one_sided=len(errors) >= FEWEST_SIDED and bool((errors > 0).all() or (errors < 0).all()),
+        reason="" if own else _untested(wanted),
     )
 
 
-def _by_surface(law: _Law, train: Rows, test: Rows, flops: float) -> tuple[Array | None, float | None]:
-    """Return the surface's losses of the held-out runs and its lowest loss at their budget; None with too few runs."""
-    found = law.fitted(train) if len(np.unique(train.size)) >= FEWEST_SIZES else None
-    if found is None:
-        return None, None
-    sizes = (float(min(train.params.min(), test.params.min())), float(max(train.params.max(), test.params.max())))
-    lowest = float(compute_optimal.optimum(found[1].constants[None], cost(train), flops, sizes)[2][0])
-    return law.predicted(*found, test), lowest
-
-
-def _by_law(law: _Law, train: Rows, test: Rows, _: float) -> tuple[Array | None, float | None]:
-    """Return another law's losses of the held-out runs, and that of the best of them; None with too few runs."""
-    found = law.fitted(train)
-    if found is None:
-        return None, None
-    predicted = law.predicted(*found, test)
-    return predicted, float(predicted[ties.lowest(test.loss, test.params)])
-
-
-def _observed(test: Rows, choices: Choices = valleys.DEFAULT) -> tuple[float, float]:
-    """Return the loss at the held-out valley's minimum (else its lowest loss) and its exact FLOPs."""
-    held = valleys.fit(test, resamples=0, seed=0, choices=choices)
-    if len(held.loss) == 1:
-        return float(held.loss[0]), float(held.flops[0])
-    best = ties.lowest(test.loss, test.params)
-    return float(test.loss[best]), float(test.flops[best])
+def _untested(name: str) -> str:
+    """Return why what the recommendation's loss is from has no test."""
+    if name == "valleys":
+        return "that of the frontier needs a minimum at the largest budget and four at budgets far enough below it"
+    if name:
+        return f"the budgets far enough below the largest have too few runs for the {name}"
+    return "the recommendation is of sizes and says no loss"
 
 
 def _optimum(predicted: float, observed: float) -> BacktestOptimum:

@@ -256,6 +256,11 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
     if test is None:
         text = "no backtest: it needs at least three budgets, two of them 1.5 times below the largest or more"
         return [finding("no_backtest", text, "add budgets")]
+    error = test.relative_error
+    if error is None:
+        level = "warning" if plan is not None and plan.loss is not None else "note"
+        advice = "add runs that test it: valleys with a minimum at more budgets"
+        return [finding("no_backtest", f"no backtest: {test.reason}", advice, level)]
     out = []
     if plan is not None and not test.covers:
         text = (
@@ -263,9 +268,9 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
             f"{numbers.number(plan.extrapolation_factor, 2)}: nothing here tests that far"
         )
         out.append(finding("near_backtest", text, "add smaller budgets, or recommend for a nearer one (budget=)"))
-    if abs(test.relative_error) > 0.03:
-        side = "low" if test.relative_error < 0 else "high"
-        text = f"the held-out largest budget is predicted {numbers.percent(abs(test.relative_error))} too {side}"
+    if abs(error) > 0.03:
+        side = "low" if error < 0 else "high"
+        text = f"the held-out largest budget is predicted {numbers.percent(abs(error))} too {side}"
         out.append(finding("backtest_error", text, "expect at least this error in the forecast"))
     if test.one_sided and test.mean_relative_error is not None:
         text = f"the backtest errs in one direction: {one_sided(test)}"
@@ -275,7 +280,7 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
     if plan is not None and plan.loss and ends is not None:
         low, high = (end / plan.loss - 1.0 for end in ends)
         # Observed over predicted is where the truth of the backtest lies, relative to what it had foreseen.
-        beyond = 1.0 / (1.0 + test.relative_error) - 1.0
+        beyond = 1.0 / (1.0 + error) - 1.0
         if not low <= beyond <= high:
             off, least, most = _apart(100 * beyond, 100 * low, 100 * high)
             side = "above" if beyond > 0 else "below"

@@ -49,6 +49,7 @@ def _doubt(fit: Fit) -> str:
     if fit.backtest is None or not any(check.code == "backtest_error" for check in fit.checks):
         return ""
     error = fit.backtest.relative_error
+    assert error is not None, "a finding says it"
     return f" (the backtest was {numbers.percent(abs(error))} too {'low' if error < 0 else 'high'})"
 
 
@@ -195,9 +196,13 @@ def _backtest(fit: Fit) -> Html:
     test = fit.backtest
     if test is None:
         return _tile("backtest error", numbers.MISSING, "needs at least three budgets", "warn")
+    if test.relative_error is None:
+        return _tile("backtest error", numbers.MISSING, test.reason, "warn")
     said = sentences.read(fit)
+    whose = sentences.tested(said)
     note = (
-        f"predicting {numbers.flops(test.held_out_budget)}, {numbers.factor(test.extrapolation_factor)} beyond its fit"
+        f"{f'of the {whose}, ' if whose else ''}predicting {numbers.flops(test.held_out_budget)}, "
+        f"{numbers.factor(test.extrapolation_factor)} beyond its fit"
     )
     more = [text for text in (sentences.uncovered(said), sentences.sided(said["backtest"])) if text]
     good = abs(test.relative_error) < TRUSTED_ERROR and test.covers

@@ -32,6 +32,10 @@ TARGETS = {
 """What a law that was asked for gives, by its name or its approach."""
 
 
+TESTED = {"valleys": "frontier", "law": "law asked for"}
+"""What a backtest is of, in words, by its approach in fit.json."""
+
+
 def side(block: Json) -> str:
     """Return the left side of a law that was asked for, "learning rate = "; nothing where its target has no name."""
     target = TARGETS.get(str(block.get("approach")))
@@ -86,12 +90,22 @@ def backtest(fit: Json) -> str:
     if not test:
         return "none: it needs at least three budgets, two of them 1.5 times below the largest or more"
     error = numbers.finite(test.get("relative_error"))
+    if error is None:
+        return f"none: {test.get('reason') or 'its error is no number'}"
+    whose = f" by the {tested(fit)}" if tested(fit) else ""
     text = (
-        f"{numbers.percent(None if error is None else abs(error))} error in the lowest loss of the held-out largest "
-        f"budget, {numbers.flops(test.get('held_out_budget'))}, {numbers.factor(test.get('extrapolation_factor'))} "
+        f"{numbers.percent(abs(error))} error{whose} in the lowest loss of the held-out largest budget, "
+        f"{numbers.flops(test.get('held_out_budget'))}, {numbers.factor(test.get('extrapolation_factor'))} "
         "beyond its fit"
     )
     return text + "".join(f"; {said}" for said in (uncovered(fit), sided(test)) if said)
+
+
+def tested(fit: Json) -> str:
+    """Return what the backtest is of, "frontier"; empty where that is the approach that is recommended."""
+    name = str((fit.get("backtest") or {}).get("approach") or "")
+    plan = fit.get("recommendation") or {}
+    return "" if name == plan.get("approach") and name != "valleys" else TESTED.get(name, name)
 
 
 def uncovered(fit: Json) -> str:

@@ -56,7 +56,10 @@ class Parts:
         self.judged = self._judged(found)
         self.plan, self.why = self.recommended(self.budget)
         far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
-        self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, choices=chosen, **held(asked))
+        self.test = backtest.backtest(
+            rows, self.loss, asked["form"], factor=far, of=self.plan.loss_from if self.plan else None, choices=chosen,
+            **held(asked),
+        )  # fmt: skip
         block = found.block if isinstance(found, surface.Surface) else found
         at_surface = findings.surface(
             block, rows, recommend.clash(rows, self.valleys, self.surface), at_rows.alone(frame)

@@ -68,13 +68,17 @@ recommendation lies above the runs, or the farthest below that hold a fit; null 
 
     held_out_budget, train_budgets, extrapolation_factor (held-out flops / largest flops of the fit)
     recommended_factor  that of the recommendation; `covers` says whether the test reached it
-    predicted, observed, relative_error    loss at the held-out valley's minimum (signed error: predicted/observed - 1)
-    approach            which approach the three figures above are from: surface, or law where another form was
-                        asked for, where there is one
-    by_approach         name -> {predicted, observed, relative_error}
-    runs                [{key, params, tokens, flops, predicted, observed, relative_error}] from the surface
-    mean_abs_relative_error, mean_relative_error   over `runs`, null without a surface; `one_sided` says that all of
-                        at least five held-out runs miss on the same side
+    predicted, observed, relative_error    lowest loss of the held-out budget (signed error: predicted/observed - 1):
+                        that of its valley's minimum, which a law's losses of the same runs have too; where there is
+                        no minimum that of the lowest run. predicted and relative_error are null where `approach` is ""
+    approach            which approach the three figures above are from, that of the recommendation's `loss_from`:
+                        surface, law, or valleys for the frontier; "" where it says no loss or has no test, and
+                        `reason` says which. Where nothing is recommended, the law that was fitted, else valleys
+    by_approach         name -> {predicted, observed, relative_error}, also those that are not recommended
+    runs                [{key, params, tokens, flops, predicted, observed, relative_error}] by the surface or law where
+                        `approach` is that, else empty
+    mean_abs_relative_error, mean_relative_error   over `runs`, null without; `one_sided` says that all of at least
+                        five held-out runs miss on the same side
 
 `recommendation` (:class:`Recommendation`)::
 
@@ -164,7 +168,7 @@ CREATED = ".created"
 
 @dataclass(frozen=True)
 class BacktestRun:
-    """A held-out run, as the surface of the smaller budgets predicts it."""
+    """A held-out run, as the law of the smaller budgets predicts it."""
 
     key: str
     params: float
@@ -177,7 +181,7 @@ class BacktestRun:
 
 @dataclass(frozen=True)
 class BacktestOptimum:
-    """Loss at the held-out valley's minimum."""
+    """Lowest loss of the held-out budget: that of its valley's minimum, else of its lowest run."""
 
     predicted: float
     observed: float
@@ -186,15 +190,15 @@ class BacktestOptimum:
 
 @dataclass(frozen=True)
 class Backtest:
-    """Fit on all but the largest budget, predict the largest."""
+    """Fit on all but the largest budget, predict the largest; `reason` says why there is no error of it."""
 
     held_out_budget: float
     train_budgets: tuple[float, ...]
     extrapolation_factor: float
     approach: str
-    predicted: float
+    predicted: float | None
     observed: float
-    relative_error: float
+    relative_error: float | None
     by_approach: dict[str, BacktestOptimum]
     runs: tuple[BacktestRun, ...] = ()
     mean_abs_relative_error: float | None = None
@@ -202,6 +206,7 @@ class Backtest:
     covers: bool = True
     mean_relative_error: float | None = None
     one_sided: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True)

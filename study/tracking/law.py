@@ -88,17 +88,31 @@ def table(fit: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def backtest(fit: Mapping[str, Any]) -> str:
-    """Return how far the law was off at a budget that it had not seen; "" where that was not tried."""
-    error, budget = backtest_error(fit), (fit.get("backtest") or {}).get("held_out_budget")
+    """Return how far the law was off at a budget that it had not seen; "" where that was not tried.
+
+    Where the recommendation's loss is the frontier's, so is the error, and that is said.
+    """
+    test = fit.get("backtest") or {}
+    error, budget = numbers.finite(test.get("relative_error")), test.get("held_out_budget")
     if error is None:
         return ""
     where = f" at {numbers.flops(budget)}" if budget else ""
-    return f"backtest {numbers.percent(abs(error))} too {'high' if error > 0 else 'low'}{where}"
+    whose = " of the frontier" if _of_frontier(test) else ""
+    return f"backtest{whose} {numbers.percent(abs(error))} too {'high' if error > 0 else 'low'}{where}"
 
 
 def backtest_error(fit: Mapping[str, Any]) -> float | None:
-    """Return predicted over observed loss - 1 at a budget that the law had not seen; None where that was not tried."""
-    return numbers.finite((fit.get("backtest") or {}).get("relative_error"))
+    """Return predicted over observed loss - 1 at a budget that the law had not seen; None where that was not tried.
+
+    None too where the error is not this law's but the frontier's.
+    """
+    test = fit.get("backtest") or {}
+    return None if _of_frontier(test) else numbers.finite(test.get("relative_error"))
+
+
+def _of_frontier(test: Mapping[str, Any]) -> bool:
+    """Return whether a backtest is of the law of the lowest losses, which fit.json has under the valleys' name."""
+    return test.get("approach") == "valleys"
 
 
 def _unknown(fit: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:

@@ -39,18 +39,30 @@ def figure(fit: Fit) -> Figure | None:
             )
         )
     errors = error_bars(backtest)
-    panels.append(Panel("errors", "Backtest error of each approach", lambda ax: draw_errors(ax, errors), height=3.4))
-    caption = (
-        f"Fitted to the {len(backtest.train_budgets)} smallest budgets, the law predicted "
-        f"{numbers.flops(backtest.held_out_budget)}, {numbers.factor(backtest.extrapolation_factor)} beyond them, with "
-        f"an error of {numbers.percent(abs(backtest.relative_error))} in the lowest loss"
+    if not errors:
+        return None
+    own = bool(backtest.approach)
+    panels.append(
+        Panel("errors", "Backtest error of each approach", lambda ax: draw_errors(ax, errors, own=own), height=3.4)
     )
-    said = sentences.read(fit)
-    caption += (
-        "".join(f"; {text}" for text in (sentences.uncovered(said), sentences.sided(said["backtest"])) if text) + "."
-    )
+    caption = _caption(sentences.read(fit), backtest)
     return Figure(
         "backtest", "Backtest: would it have predicted the largest budget?", caption, tuple(panels), table(backtest)
+    )
+
+
+def _caption(said: sentences.Json, backtest: Backtest) -> str:
+    """Return what was predicted from what and how far off that was, or why the recommendation has no such test."""
+    if backtest.relative_error is None:
+        return f"The recommendation's loss has no backtest: {backtest.reason}. The bars are other approaches'."
+    more = (sentences.uncovered(said), sentences.sided(said["backtest"]))
+    whose = sentences.tested(said) or "law"
+    return (
+        f"Fitted to the {len(backtest.train_budgets)} smallest budgets, the {whose} predicted "
+        f"{numbers.flops(backtest.held_out_budget)}, {numbers.factor(backtest.extrapolation_factor)} beyond them, with "
+        f"an error of {numbers.percent(abs(backtest.relative_error))} in the lowest loss"
+        + "".join(f"; {text}" for text in more if text)
+        + "."
     )
 
 
@@ -95,12 +107,15 @@ def _of(backtest: Backtest) -> str:
     return "law" if "law" in backtest.by_approach else "surface"
 
 
-def draw_errors(ax: Axes, bars: Sequence[tuple[str, float]]) -> Axes:
-    """Draw signed errors as bars from zero with their values at the ends."""
+def draw_errors(ax: Axes, bars: Sequence[tuple[str, float]], *, own: bool = True) -> Axes:
+    """Draw signed errors as bars from zero with their values at the ends; the first stands out where it is the `own`.
+
+    That is the error of what the recommendation's loss is from.
+    """
     style.frame(ax, "predicted / observed − 1 [%]", "")
     ax.grid(False, axis="y")
     places = list(range(len(bars)))[::-1]
-    colours = [style.ORANGE if i == 0 else style.BLUE for i in range(len(bars))]
+    colours = [style.ORANGE if own and i == 0 else style.BLUE for i in range(len(bars))]
     ax.barh(places, [value for _, value in bars], height=0.5, color=colours, zorder=2)
     ax.axvline(0, color=style.INK, linewidth=1, zorder=3)
     reach = max([abs(value) for _, value in bars] + [0.1]) * 1.9

@@ -44,9 +44,9 @@ def test_an_exact_law_is_foreseen_exactly() -> None:
         assert run.predicted == pytest.approx(loss, rel=1e-5)
     held = valleys.fit(exact.take(exact.budget == 3), resamples=0, seed=0)
     assert found.observed == pytest.approx(float(held.loss[0]))
-    size = (0.34 * 400 / (0.28 * 900)) ** (1 / 0.62) * (1e20 / 6) ** (0.28 / 0.62)
-    assert found.predicted == pytest.approx(studies.loss(LAW, size, 1e20 / 6 / size), rel=1e-5)
-    assert found.relative_error == pytest.approx(found.predicted / found.observed - 1)
+    assert found.predicted == pytest.approx(found.observed, rel=1e-6), "a parabola's bias is no error of the law"
+    assert found.relative_error == pytest.approx(0.0, abs=1e-6)
+    assert found.reason == ""
     assert (found.recommended_factor, found.covers) == (None, True)
 
 
@@ -154,12 +154,85 @@ def test_another_law_is_judged_at_the_best_run() -> None:
     assert found.approach == "law"
     assert set(found.by_approach) == {"law", "valleys"}
     best = min(found.runs, key=lambda run: run.observed)
-    assert found.predicted == best.predicted
+    assert (found.predicted, found.observed) == (best.predicted, best.observed)
+    assert found.relative_error == best.relative_error
     fixed = backtest.backtest(FOUR, objectives.Squared(), fix={"alpha": 0.2}, tie={"beta": "alpha"})
     free = backtest.backtest(FOUR, objectives.Squared())
     assert fixed is not None
     assert free is not None
     assert abs(fixed.runs[0].relative_error) > abs(free.runs[0].relative_error)
+
+
+def over_trained() -> Rows:
+    """Return an exact law's runs of which the largest budget has two, both far from its best size."""
+    table = studies.isoflop(0, law=LAW, budgets=(1e16, 1e17, 1e18, 1e19), ratios=RATIOS)
+    params = np.array([2e6, 4e6])
+    more = pd.DataFrame({"params": params, "tokens": 1e20 / 6 / params, "flops": 1e20, "flops_budget": 1e20})
+    more["loss"] = studies.loss(LAW, more["params"], more["tokens"])
+    return studies.as_rows(pd.concat([table, more], ignore_index=True))
+
+
+@pytest.mark.parametrize("form", ["chinchilla", "chinchilla_interaction"])
+def test_a_law_is_held_against_the_runs_that_there_are(form: str) -> None:
+    """The best loss that a budget could have bought is none of a budget whose runs are all far from its best size."""
+    found = backtest.backtest(over_trained(), objectives.Squared(), form)
+    assert found is not None
+    assert found.held_out_budget == pytest.approx(1e20)
+    assert [run.relative_error for run in found.runs] == pytest.approx([0.0, 0.0], abs=1e-4)
+    best = min(found.runs, key=lambda run: run.observed)
+    assert (found.predicted, found.observed, found.relative_error) == (
+        best.predicted, best.observed, best.relative_error,
+    )  # fmt: skip
+    assert "valleys" not in found.by_approach, "no run shows the lowest loss, which is what the frontier says"
+    front = backtest.backtest(over_trained(), objectives.Squared(), form, of="frontier")
+    assert front is not None
+    assert (front.approach, front.predicted, front.relative_error, front.runs) == ("", None, None, ())
+    assert front.reason.startswith("that of the frontier needs a minimum at the largest budget")
+
+
+def test_the_error_is_that_of_what_the_loss_is_from() -> None:
+    by = {of: backtest.backtest(SIX, objectives.Squared(), of=of, factor=10.0) for of in ("surface", "frontier", "")}
+    surface, front, none = (by[of] for of in ("surface", "frontier", ""))
+    assert surface is not None and front is not None and none is not None
+    assert (surface.approach, front.approach, none.approach) == ("surface", "valleys", "")
+    assert front.by_approach == surface.by_approach == none.by_approach
+    for found in (surface, front):
+        own = found.by_approach[found.approach]
+        assert (found.predicted, found.observed, found.relative_error) == (
+            own.predicted, own.observed, own.relative_error,
+        )  # fmt: skip
+    assert surface.relative_error != front.relative_error
+    assert len(surface.runs) == 5
+    for other in (front, none):
+        assert (other.runs, other.mean_relative_error, other.one_sided) == ((), None, False), "the surface's alone"
+    assert (none.predicted, none.relative_error) == (None, None)
+    assert none.reason == "the recommendation is of sizes and says no loss"
+    law = backtest.backtest(SIX, objectives.Squared(), "kaplan_floor", of="law", factor=10.0)
+    assert law is not None
+    assert (law.approach, len(law.runs)) == ("law", 5)
+
+
+def test_the_frontier_that_is_recommended_has_a_floor_and_so_has_its_test() -> None:
+    """Three minima hold no floor: that law is too low far out, and no plan states its loss."""
+    found = backtest.backtest(SIX, objectives.Squared(), of="frontier", factor=1000.0)
+    assert found is not None
+    assert len(found.train_budgets) == 4, "the farthest test of three budgets reaches 1000 times, and has no floor"
+    assert not found.covers
+    four = backtest.backtest(FOUR, objectives.Squared(), of="frontier")
+    assert four is not None
+    assert (four.approach, set(four.by_approach)) == ("", {"surface"})
+    assert "four at budgets far enough below it" in four.reason
+    bare = backtest.backtest(FOUR, objectives.Squared())
+    assert bare is not None
+    assert "valleys" in bare.by_approach
+
+
+def test_too_few_runs_for_the_law_are_said() -> None:
+    sizes = rows(1e18, 1e19, 1e20, ratios=(10, 90))
+    found = backtest.backtest(sizes, objectives.Squared(), of="surface")
+    assert found is not None
+    assert (found.approach, found.relative_error) == ("", None)
+    assert found.reason == "the budgets far enough below the largest have too few runs for the surface"
 
 
 def test_rolling_cuts_by_hand() -> None:

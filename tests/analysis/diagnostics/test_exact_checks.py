@@ -334,6 +334,14 @@ def test_no_backtest() -> None:
     assert (found.code, found.level) == ("no_backtest", "note")
 
 
+@pytest.mark.parametrize(("loss", "level"), [(2.0, "warning"), (None, "note")])
+def test_a_loss_without_a_test_of_its_own(loss: float | None, level: str) -> None:
+    none = backtest(approach="", predicted=None, relative_error=None, reason="because", covers=False, one_sided=True)
+    (found,) = findings.outlook(plan(loss=loss), none)
+    assert (found.code, found.level, found.message) == ("no_backtest", level, "no backtest: because")
+    assert "valleys with a minimum at more budgets" in found.advice
+
+
 def test_a_backtest_that_is_too_near() -> None:
     (found,) = findings.outlook(plan(extrapolation_factor=20.0), backtest(covers=False, extrapolation_factor=3.0))
     assert found.code == "near_backtest"

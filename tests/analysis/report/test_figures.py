@@ -435,6 +435,16 @@ def test_backtest_shows_held_out_runs_and_signed_errors(fit: Fit) -> None:
     assert [bar.get_width() for bar in bars.patches if isinstance(bar, Rectangle)] == pytest.approx([0.81, -0.5, 0.86])
     assert texts(bars) == ["+0.81\xa0%", "−0.50\xa0%", "0.86\xa0%"]
     assert backtest.figure(replace(fit, backtest=None)) is None
+    test = fit.backtest
+    assert test is not None
+    none = replace(test, approach="", predicted=None, relative_error=None, runs=(), mean_abs_relative_error=None,
+                   reason="because")  # fmt: skip
+    bare = backtest.figure(replace(fit, backtest=none))
+    assert bare is not None
+    assert bare.caption == "The recommendation's loss has no backtest: because. The bars are other approaches'."
+    colours = [{bar.get_facecolor() for bar in drawn(one, "errors").patches} for one in (figure, bare)]
+    assert [len(found) for found in colours] == [2, 1], "none stands out that is not the recommendation's"
+    assert backtest.figure(replace(fit, backtest=replace(none, by_approach={}))) is None
 
 
 def test_learning_curves_end_in_a_dot_each(fit: Fit) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -104,10 +105,25 @@ def tile(name: str, show: Callable[[object], str]) -> Expected:
     return lambda fit: {"value": show(plan(fit, name)), "low_high": ends(plan(fit, "intervals")[name], show)}
 
 
+def own_test(fit: dict[str, Any]) -> tuple[str, float]:
+    """Return what the recommendation's loss is from, and how far that was off: not what `relative_error` says.
+
+    Where nothing is recommended it is the law that was fitted.
+    """
+    errors = {name: one["relative_error"] for name, one in fit["backtest"]["by_approach"].items()}
+    if fit["recommendation"] is None:
+        name = next(name for name in ("surface", "law", "valleys") if name in errors)
+    else:
+        name = {"frontier": "valleys"}.get(plan(fit, "loss_from"), plan(fit, "loss_from"))
+    return {"valleys": "frontier", "law": "law asked for"}.get(name, name), errors[name]
+
+
 def backtested(fit: dict[str, Any]) -> dict[str, str]:
     test = fit["backtest"]
+    whose, error = own_test(fit)
     found = {
-        "error": numbers.percent(abs(test["relative_error"])),
+        "error": numbers.percent(abs(error)),
+        "whose": whose,
         "budget": numbers.flops(test["held_out_budget"]),
         "far": numbers.factor(test["extrapolation_factor"]),
     }
@@ -150,7 +166,7 @@ def refused(fit: dict[str, Any]) -> dict[str, str]:
 
 def doubt(fit: dict[str, Any]) -> dict[str, str]:
     """Return by how much the backtest missed, where it missed by more than 3 %."""
-    error = (fit["backtest"] or {}).get("relative_error", 0.0)
+    error = own_test(fit)[1] if fit["backtest"] and fit["backtest"]["approach"] else 0.0
     if abs(error) <= 0.03:
         return {}
     return {"missed": numbers.percent(abs(error)), "wrong": "low" if error < 0 else "high"}
@@ -203,7 +219,8 @@ PAGE: tuple[tuple[str, Expected], ...] = (
     (r"The compute-optimal size could not be followed over budgets: (?P<why>.*)\.",
      lambda fit: {"why": plain(fit["fits"]["valleys"]["reason"])}),
     (rf"extrapolation (?P<far>{FAR}) beyond the largest run's compute", lead),
-    (rf"backtest error (?P<error>{NUM} %) predicting (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond its fit"
+    (rf"backtest error (?P<error>{NUM} %) (?:of the (?P<whose>[\w ]+), )?predicting (?P<budget>{FLOPS}), "
+     rf"(?P<far>{FAR}) beyond its fit"
      + UNCOVERED + SIDED, backtested),
     (r"(?P<count>\d+) warnings?: see What to be careful about\.", lambda fit: {"count": str(len(warnings(fit)))}),
     (r"Intervals of other choices are of (?P<few>\d+) resamples, that of the fit of (?P<all>\d+)\.",
@@ -227,8 +244,9 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"ground and dashed lines\. In \(c\) {STARS[2:]}\..*",
      lambda fit: {"level": f"{100 * fit['confidence']:.0f}", **stars(fit)}),
     (r"Ranges are (?P<level>\d+) % intervals\.", lambda fit: {"level": f"{100 * fit['confidence']:.0f}"}),
-    (rf"Fitted to the (?P<trained>\d+) smallest budgets, the law predicted (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
-     rf"them, with an error of (?P<error>{NUM} %) in the lowest loss" + UNCOVERED + SIDED + r"\.", backtested),
+    (rf"Fitted to the (?P<trained>\d+) smallest budgets, the (?:law|(?P<whose>[\w ]+)) predicted "
+     rf"(?P<budget>{FLOPS}), (?P<far>{FAR}) beyond them, with an error of (?P<error>{NUM} %) in the lowest loss"
+     + UNCOVERED + SIDED + r"\.", backtested),
     (rf"Each dot is the best run for (?P<budget>{FLOPS}) by one resample of the runs(?:; the star is that of all runs, "
      r"(?P<own>the proposal|not the one recommended))?\. Dots lie on the budget's line: .*",
      lambda fit: {"budget": numbers.flops(fit["cloud"]["budget_flops"]),
@@ -421,8 +439,8 @@ TERMINAL: tuple[tuple[str, Expected], ...] = (
      r"(?P<source>\w+)\))?", following),
     (rf"extrapolation +(?P<far>{NUM}x) beyond the largest run",
      lambda fit: {"far": numbers.factor(plan(fit, "extrapolation_factor")).replace("×", "x")}),
-    ((rf"backtest +(?P<error>{NUM} %) error in the lowest loss of the held-out largest budget, (?P<budget>{FLOPS}), "
-      rf"(?P<far>{FAR}) beyond its fit" + UNCOVERED + SIDED).replace("×", "x"),
+    ((rf"backtest +(?P<error>{NUM} %) error(?: by the (?P<whose>[\w ]+))? in the lowest loss of the held-out largest "
+      rf"budget, (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond its fit" + UNCOVERED + SIDED).replace("×", "x"),
      lambda fit: {k: v.replace("×", "x") for k, v in backtested(fit).items()}),
     (rf"choices +a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over (?P<count>\d+) choices of rows and loss",
      lambda fit: {"low": numbers.number(min(values(fit))), "high": numbers.number(max(values(fit))),
@@ -538,6 +556,40 @@ def test_every_sentence_is_of_fit_json(name: str, tmp_path: Path) -> None:
     check_terminal(fit)
 
 
+def problems_of_the_backtest(fit: Fit, rows: Any) -> list[str]:
+    """Return what is wrong with each of tile, caption and terminal's line of the backtest; empty where nothing is."""
+    told = to_json(fit)
+    starts = ("backtest error", "Fitted to the")
+    found = [said(text, PAGE, told) for _, text in page_sentences(fit, rows) if text.startswith(starts)]
+    found += [said(line, TERMINAL, told) for line in summary(told).splitlines() if line.startswith("backtest")]
+    assert len(found) == 3
+    return found
+
+
+@pytest.mark.parametrize(
+    ("budgets", "approach"), [((1e11, 3e11, 1e12, 3e12, 1e13, 3e13), "valleys"), ((4e11, 1.2e12, 4e12, 1.3e13), "")]
+)
+def test_the_backtest_is_of_what_the_loss_is_from(tmp_path: Path, budgets: tuple[float, ...], approach: str) -> None:
+    """Where the law is not advised the loss is the frontier's: the law's errors are no test of it."""
+    table = studies.isoflop(1, noise=0.001, budgets=budgets, ratios=(2.5, 5.0, 10.0, 20.0, 40.0, 80.0))
+    fit, rows = fitted(table, tmp_path, sensitivity=False, form="chinchilla_interaction")
+    told, test = fit.recommendation, fit.backtest
+    assert told is not None and test is not None
+    assert (told.approach, told.loss_from, test.approach) == ("valleys", "frontier", approach)
+    assert not {"backtest_bias"} & {check.code for check in fit.checks}
+    if not approach:
+        assert test.relative_error is None
+        assert f"none: {test.reason}" in " ".join(summary(to_json(fit)).split())
+        assert f"The recommendation's loss has no backtest: {test.reason}." in unescape(page_of(fit, rows))
+        (check,) = [check for check in fit.checks if check.code == "no_backtest"]
+        assert (check.message, check.level) == (f"no backtest: {test.reason}", "warning")
+        return
+    assert not any(problems_of_the_backtest(fit, rows))
+    law = test.by_approach["law"].relative_error
+    wrong = dataclasses.replace(fit, backtest=dataclasses.replace(test, relative_error=law))
+    assert all(problems_of_the_backtest(wrong, rows)), "the rules know whose error it has to be"
+
+
 def test_another_approach_is_never_said_to_be_the_recommended_one(tmp_path: Path) -> None:
     """Where the valleys are not identified their exponent is nowhere on the page as the law's own."""
     fit, rows = fitted(flat(0.01), tmp_path, sensitivity=False)
@@ -548,8 +600,7 @@ def test_another_approach_is_never_said_to_be_the_recommended_one(tmp_path: Path
     valleys = fit.fits.valleys.exponents["params"]
     own = told.growth["params"].exponent
     assert abs(valleys.exponent - own) > 0.01, "this study is to tell them apart"
-    html = page_of(fit, rows)
-    assert f"C<sup>{numbers.number(own)}</sup>" in html
+    assert f"C<sup>{numbers.number(own)}</sup>" in page_of(fit, rows)
     assert f"^{numbers.number(valleys.exponent)}" not in summary(to_json(fit))
 
 

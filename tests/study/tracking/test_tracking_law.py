@@ -78,6 +78,15 @@ def test_a_fit_without_a_law_says_what_it_has(fit: dict[str, Any]) -> None:
     assert backtest(fit) == ""
 
 
+def test_the_error_of_another_law_is_never_the_formula_s() -> None:
+    fit = FIT | {"backtest": {**FIT["backtest"], "approach": "valleys"}}
+    assert backtest(fit) == "backtest of the frontier 1.8 % too high at 1.6e10 FLOPs"
+    assert headline(Study("7", "p", [], "2 completed", fit)).startswith("L = 2.25 + 265/N^0.884 + B/D^0.334 — [")
+    own = FIT | {"backtest": {**FIT["backtest"], "approach": "law"}}
+    assert backtest(own) == "backtest 1.8 % too high at 1.6e10 FLOPs"
+    assert "(backtest +1.8 %)" in headline(Study("7", "p", [], "2 completed", own))
+
+
 def test_the_formula_has_its_numbers() -> None:
     assert formula(FIT | {"identified": {}}) == "L = 2.25 + 265/N^0.884 + 15.0/D^0.334"
     assert formula(FIT) == "L = 2.25 + 265/N^0.884 + B/D^0.334", "what is not known stays a letter"
