@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 class Done:
     """Counts of points: told to stop, removed from SLURM's queue, not started, and in an unknown state.
 
-    Of those of unknown state the jobs that SLURM has are cancelled too.
+    Of those of unknown state the jobs that SLURM has under their names are cancelled too.
     """
 
     told_to_stop: int = 0
@@ -92,7 +92,7 @@ def in_words(done: Done) -> str:
         (done.told_to_stop, "told to stop, after a checkpoint"),
         (done.taken_from_queue, "taken out of SLURM's queue"),
         (done.not_started, "not started"),
-        (done.unknown, "of unknown state: its jobs in SLURM are cancelled; what runs elsewhere is not reached"),
+        (done.unknown, "of unknown state: its jobs in this SLURM are cancelled; what runs elsewhere is not reached"),
     )
     return "; ".join(f"{count:,} {words}" for count, words in said if count) or "they had ended by then"
 

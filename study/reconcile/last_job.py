@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 
 from study.executors import queue, submitted
 from study.executors.base import Runner
@@ -16,18 +17,21 @@ from study.storage.layout import StudyFolder
 
 PACE_SECONDS = 30.0
 """How often the jobs of a study ask for room as they end, all of them together."""
-FEW_PACE_SECONDS = 10.0
-"""The same where at most `FEW` points are left in the queue: short jobs would run out before the next look."""
+FEW_PACE_SECONDS, LEAST_PACE_SECONDS = 10.0, 1.0
+"""The same where `FEW` points are left in the queue, and where there is one: short jobs would run out before that."""
 FEW = 20
 """Jobs that leave at most so many points ask SLURM after these: they may be the last to ask."""
 TRIES, SECONDS = 12, 3.0
+STAYS, STAY_SECONDS = 5, 1.0
+"""How often a job that ends together with others asks for the room that they leave, and how long before each time."""
 HAND_OVER_SECONDS = 0.5
 """How long a last job waits for another one that is about to give up."""
 
 
 def pace(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> float:
     """Return how long jobs that end wait after anybody asked for room [s]: less where the queue runs dry soon."""
-    return PACE_SECONDS if len(_some_open(folder, state, ended)) > FEW else FEW_PACE_SECONDS
+    left = len(_some_open(folder, state, ended))
+    return PACE_SECONDS if left > FEW else max(LEAST_PACE_SECONDS, FEW_PACE_SECONDS * left / FEW)
 
 
 def has_live_jobs(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: Runner | None = None) -> bool:
@@ -44,6 +48,40 @@ def has_live_jobs(folder: StudyFolder, state: Ledger, ended: Collection[str], ru
     jobs = (view.jobs[name] for name in names if name in view.jobs)
     # What SLURM clears away has written its end, or never will.
     return not view.complete or any(job.alive and job.word != "COMPLETING" for job in jobs)
+
+
+def others_leave(folder: StudyFolder, ended: Collection[str], runner: Runner | None = None) -> bool:
+    """Whether jobs whose points have ended, by files, still count as alive beside that of the points that end now.
+
+    Where many points are left that does not matter: their jobs take the place of those that end.
+    """
+    state = ledger.read(folder)
+    if not state.waiting:
+        return False
+    left = _some_open(folder, state, ended)
+    if len(left) > FEW:
+        return False
+    mine = ((key, batch) for key in ended if (batch := state.batch(key)) is not None)
+    known = {batch.job(batch.task(key)) for key, batch in (*left, *mine)}
+    view = queue(submitted(state.batches.values())[-FEW:], runner)
+    return any(job.alive and name not in known for name, job in view.jobs.items())
+
+
+def submit_once_others_left(
+    folder: StudyFolder, services: Services, leaving: Callable[[], bool], send: Callable[[], int | None]
+) -> int:
+    """Submit what waits, by `send`, as a job that may end together with others; return how much went out.
+
+    They count as alive until they are gone: while others leave, one of them stays, for some seconds.
+    """
+    out = 0
+    with suppress(TimeoutError), locked(folder.staying_lock, timeout=0):
+        for left in reversed(range(STAYS)):
+            out += send() or 0
+            if not left or not leaving():
+                break
+            services.sleep(STAY_SECONDS)
+    return out
 
 
 def is_nearly_done(folder: StudyFolder, ended: Collection[str]) -> bool:

@@ -188,7 +188,8 @@ def _at_end(study: StudyFolder, services: Services, ended: Collection[str]) -> i
     if not last_job.has_live_jobs(study, state, ended, services.runner):
         return last_job.submit_as_last_job(study, services, partial(_is_last, study, services, ended), submit)
     if not _asked_lately(study, services, last_job.pace(study, state, ended)) or _opens(study, state, ended):
-        return submit() or 0
+        leaving = partial(last_job.others_leave, study, ended, services.runner)
+        return last_job.submit_once_others_left(study, services, leaving, submit)
     return 0
 
 

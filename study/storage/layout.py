@@ -159,6 +159,11 @@ class StudyFolder:
         return self.path / "last.lock"
 
     @property
+    def staying_lock(self) -> Path:
+        """Held by the one job that stays for a moment until others that end with it have left room."""
+        return self.path / "staying.lock"
+
+    @property
     def queue_note(self) -> Path:
         """When the scheduler was last asked for room, and why points still wait; it may be deleted."""
         return self.path / "feed.json"

@@ -29,7 +29,7 @@ from tests.study.support.studies import make_study
             1,
             Done(1, 1, 0, 1),
             "1 told to stop, after a checkpoint; 1 taken out of SLURM's queue; 1 of unknown state: its jobs in "
-            "SLURM are cancelled; what runs elsewhere is not reached",
+            "this SLURM are cancelled; what runs elsewhere is not reached",
         ),
     ],
 )

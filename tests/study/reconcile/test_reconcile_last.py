@@ -25,7 +25,7 @@ from study.records import ledger
 from study.records.point import point
 from study.records.points import append_points, load_points
 from study.status.observer import Observer
-from study.storage.files import write_json
+from study.storage.files import locked, write_json
 from study.storage.layout import StudyFolder
 from tests.study.support.studies import make_study
 from train.spec.config import BudgetConfig
@@ -187,9 +187,44 @@ def test_a_queue_that_runs_dry_soon_is_filled_sooner(make: Callable[[int, int], 
     out = world.start()
     began = json.loads(world.study.queue_note.read_text())["time"]
     world.slurm.tasks.pop("1_0")
-    for now, sent in ((began + 9, 0), (began + 11, 1)):
+    for now, sent in ((began + 0.9, 0), (began + 2, 1)):
         world.slurm.now = now
         assert world.end(out[0]) == sent
+
+
+def test_the_fewer_points_are_left_the_sooner_their_jobs_ask(make: Callable[[int, int], World]) -> None:
+    world = make(40, 25)
+    out = world.start()
+    state = ledger.read(world.study)
+    paces = [last_job.pace(world.study, state, out[: len(out) - left]) for left in (25, 20, 5, 1)]
+    assert paces == [last_job.PACE_SECONDS, last_job.FEW_PACE_SECONDS, 2.5, last_job.LEAST_PACE_SECONDS]
+
+
+def test_of_jobs_that_end_together_one_stays_until_the_others_have_left_room(make: Callable[[int, int], World]) -> None:
+    """Five jobs are taken, four run: as the four end, the fifth has begun, and all still count."""
+    world = make(20, 5)
+    out = world.start()
+    world.complete(*out[:4])
+    world.slurm.now += 60
+    gone = iter(["1_1", "1_2"])
+    naps = []
+
+    def nap() -> None:
+        naps.append(1)
+        if (left := next(gone, None)) is not None:
+            del world.slurm.tasks[left]
+
+    world.slurm.asleep = nap
+    assert world.end(out[0]) == 2, "what those leave that go while it stays"
+    assert len(naps) == last_job.STAYS - 1, "and the fourth stayed too long"
+    naps.clear()
+    with locked(world.study.staying_lock, 0):
+        world.slurm.now += 60
+        assert (world.end(out[2]), naps) == (0, []), "another one stays already"
+    world.slurm.tasks = dict.fromkeys(("1_4", "2_0", "3_0", "1_3", "9_0"), "RUNNING")
+    world.slurm.names["9"] = "other.x"
+    world.slurm.now += 60
+    assert (world.end(out[3]), naps) == (0, []), "the only one that ends has nobody to wait for"
 
 
 def test_a_full_queue_is_looked_at_now_and_then(make: Callable[[int, int], World]) -> None:
