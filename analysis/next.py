@@ -79,7 +79,10 @@ KEYS = (
 
 def act(options: Mapping[str, Any]) -> int:
     """Print the proposal and write its configs."""
+    from analysis.inputs.large import refuse_weighed
+
     frame = load.load(options)
+    refuse_weighed(frame, options["thin"] or 1)
     asked = {
         name: options[name] for name in ("target", "budget", "largest", "count", "power", "form", "seed", "ratios")
     }

@@ -16,6 +16,8 @@ LEFT = 100_000
 """Rows that the thin= of a refusal leaves: of more, reading and writing takes as long as the fits do."""
 MOST_FITTED = 20_000
 """Rows that laws are fitted to. Resamples weigh each of them: a thousand weights of so many rows are 160 MB."""
+MOST_WEIGHED = 2_500
+"""Runs that next ones are chosen for. Each is weighed with every other: time grows with the square, or faster."""
 SLOW = 5_000
 """Rows from which on a fit says on stderr what it is at."""
 BESIDE, LEAST_BESIDE = 200, 50
@@ -73,13 +75,22 @@ def refuse_fitted(frame: pd.DataFrame, thin: int) -> None:
 
     Where all of them are of named runs, no thinning drops any: they are the last ones of their runs.
     """
+    _refuse(frame, thin, MOST_FITTED, "rows are to be fitted, and at most")
+
+
+def refuse_weighed(frame: pd.DataFrame, thin: int) -> None:
+    """Raise ValueError as :func:`refuse_fitted` where next runs would be chosen for more runs than can be weighed."""
+    _refuse(frame, thin, MOST_WEIGHED, "runs would be weighed with each other to choose the next ones, and at most")
+
+
+def _refuse(frame: pd.DataFrame, thin: int, most: int, what: str) -> None:
     rows = frame[frame["used"]]
-    if len(rows) <= MOST_FITTED:
+    if len(rows) <= most:
         return
-    said = f"{len(rows)} rows are to be fitted, and at most {MOST_FITTED} are"
+    said = f"{len(rows)} {what} {most} are"
     if (rows["run"] != "").all():
         raise ValueError(f"{said}; thin= keeps the last row of every run. {PART}")
-    every = math.ceil(thin * len(rows) / MOST_FITTED)
+    every = math.ceil(thin * len(rows) / most)
     raise ValueError(f"{said}: thin={every} keeps one row in so many. {PART}. {NAMED}")
 
 

@@ -172,15 +172,17 @@ def next_runs(
     Raises
     ------
     ValueError
-        The target is not beyond the runs, there are too few of them, all have one loss, or no candidate fits into the
-        budget.
+        The target is not beyond the runs, there are too few of them or more than 2,500, all have one loss, or no
+        candidate fits into the budget.
     """
     from analysis.diagnostics import at_rows
     from analysis.inputs.frame import used
+    from analysis.inputs.large import refuse_weighed
     from analysis.planning import grid_share, posterior, priors, without_prior
 
     if count < 1:
         raise ValueError(f"count={count}: the most runs to propose, 1 or more")
+    refuse_weighed(frame, 1)
     rows = used(frame)
     top = float(rows.flops.max())
     setting = _setting(frame, rows, form, _target(target, top), largest or budget or top, ratios=ratios)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis.inputs import large
+from analysis.planning.next_runs import next_runs
 
 
 def test_every_so_many_checkpoints_are_kept_and_the_last_of_each_run() -> None:
@@ -107,6 +108,17 @@ def test_twenty_thousand_rows_are_fitted_and_no_row_more() -> None:
         assert str(error.value).startswith(said)
     with pytest.raises(ValueError, match=r"20001 rows .* at most 20000 are; thin= keeps the last row of every run\."):
         large.refuse_fitted(frame(20_001, "a"), 1)
+
+
+def test_next_runs_are_chosen_for_2500_and_no_run_more() -> None:
+    large.refuse_weighed(frame(2_500), 1)
+    for thin, every in ((1, 2), (3, 4)):
+        with pytest.raises(ValueError) as error:
+            large.refuse_weighed(frame(2_501), thin)
+        said = "2501 runs would be weighed with each other to choose the next ones, and at most 2500 are: "
+        assert str(error.value).startswith(f"{said}thin={every} keeps one row in so many. where=")
+    with pytest.raises(ValueError, match="at most 2500 are: thin=2 keeps"):
+        next_runs(frame(2_501))
 
 
 @pytest.mark.parametrize(
