@@ -60,12 +60,11 @@ def run(options: argparse.Namespace) -> int:
         _show_job(folder, status, as_json=options.json)
         return 0
     attempt = _attempt(folder, status, options.attempt)
-    rank = _rank(attempt) if options.rank is None else options.rank
+    words = Words.of_end(read_record(attempt.outcome, ATTEMPT_END))
+    rank = _blamed(attempt, words) if options.rank is None else options.rank
     files = (attempt.stdout(rank), attempt.stderr(rank))
     if not any(path.exists() for path in files):
         raise ValueError(f"{attempt.path} has no log of rank {rank}: {_ranks(attempt)}")
-    if rank and options.rank is None:
-        print(f"rank {rank}, from which the failure follows; --rank 0 shows the first one's log", file=sys.stderr)
     if options.json:
         number = int(attempt.path.name)
         said = dict(zip(("stdout", "stderr"), map(_text, files), strict=True))
@@ -75,6 +74,9 @@ def run(options: argparse.Namespace) -> int:
     else:
         for path in files:
             _copy(path)
+    if rank and options.rank is None:
+        sys.stdout.flush()
+        print(f"{words.headline}    # the log is that rank's; --rank 0 shows the first one's", file=sys.stderr)
     return 0
 
 
@@ -145,10 +147,9 @@ def _attempt(folder: StudyFolder, status: PointStatus, number: int | None) -> At
     return run.attempt(number or status.attempt)
 
 
-def _rank(attempt: AttemptFolder) -> int:
+def _blamed(attempt: AttemptFolder, words: Words) -> int:
     """Return the rank that an attempt's failure follows from, where it left a log; else the first."""
-    rank = Words.of_end(read_record(attempt.outcome, ATTEMPT_END)).rank
-    return rank if attempt.stderr(rank).exists() or attempt.stdout(rank).exists() else 0
+    return words.rank if attempt.stderr(words.rank).exists() or attempt.stdout(words.rank).exists() else 0
 
 
 def _ranks(attempt: AttemptFolder) -> str:

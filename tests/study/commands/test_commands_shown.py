@@ -148,7 +148,7 @@ def test_every_command_leads_with_the_rank_that_died(tmp_path: Path) -> None:
     (status,) = observe(study)
     assert f"      {cause}" in closing([status], "two", "two")
     logs = study_command("logs", "two", key, cwd=tmp_path)
-    assert logs.stdout.endswith("ZeroDivisionError: none left\n") and logs.stderr.startswith("rank 1, ")
+    assert logs.stdout.endswith("ZeroDivisionError: none left\n") and logs.stderr.startswith(f"{cause}    #")
     assert study_command("logs", "two", key, "--rank", "0", cwd=tmp_path).stdout.endswith(f"{lost}\n")
     facts = read_facts(Observer(study), key)
     assert facts is not None and facts.error.splitlines()[0] == cause
