@@ -24,6 +24,7 @@ END_BYTES = 40
 MOST = 2**63 - 1
 """The largest step or time that MLflow's stores keep."""
 _ROLLBACK = b'"rollback"'
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 class Value(NamedTuple):
@@ -98,8 +99,21 @@ def _rollbacks(file: BinaryIO, offset: int) -> list[tuple[int, int]]:
     file.seek(offset)
     for line in file:
         if _ROLLBACK in line and line.endswith(b"\n"):
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            with contextlib.suppress(*_UNREADABLE):
                 found += recorded.goings_back([json.loads(line)])
+    return found
+
+
+def beginnings(path: Path) -> dict[int, int]:
+    """Return the paths that rollbacks began, in the order written, and the step after which each run went back."""
+    found: dict[int, int] = {}
+    with path.open("rb") as file:
+        for line in file:
+            if _ROLLBACK in line and line.endswith(b"\n"):
+                with contextlib.suppress(*_UNREADABLE):
+                    entry = json.loads(line)
+                    for number, _ in recorded.goings_back([entry]):
+                        found.setdefault(number, int(entry["step"]))
     return found
 
 
@@ -126,7 +140,7 @@ def _record(line: bytes, before: Position, rollbacks: Sequence[tuple[int, int]],
             values.append(Value(TOKENS, float(entry["tokens"]), _stamp(entry), step))
         if kind == "validation" and (flops := per_token * entry.get("tokens", 0)) > 0:
             values.append(Value(LOG_FLOPS, math.log10(flops), _stamp(entry), step))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except _UNREADABLE:
         return Record([], passed, False)
     return Record(values, Position(offset, {**passed.steps, kind: step}, end, passed.path), True)
 

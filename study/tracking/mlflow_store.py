@@ -168,6 +168,13 @@ class MlflowStore:
         tags = found.data.tags
         return Held(steps, dict(found.data.params), tags.get(mlflow_view.NOTE, ""), tags.get("error", ""))
 
+    def times(self, run: str, metric: str) -> Mapping[int, Sequence[int]]:
+        """Return when the values of a metric were taken, by their step [unix milliseconds]; empty if it has none."""
+        found: dict[int, list[int]] = {}
+        for value in self._call(lambda: self._client.get_metric_history(run, metric)):
+            found.setdefault(int(value.step), []).append(int(value.timestamp))
+        return found
+
     def log(
         self,
         run: str,

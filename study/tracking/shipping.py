@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from study.records.metric_names import DERIVED, LOG_FLOPS, TOKENS
+from analysis.inputs.recorded import ROLLBACK
+from study.records.metric_names import DERIVED, LOG_FLOPS, TOKENS, metric_name
 from study.records.point import Point
 from study.status.states import PointState
 from study.storage.files import tail
@@ -17,7 +19,7 @@ from study.storage.layout import RunFolder
 from study.storage.secrets import Redact
 from study.tracking.facts import Facts
 from study.tracking.mapping import RunSummary, corpus, params
-from study.tracking.metrics_reader import Position, Record, Value, records
+from study.tracking.metrics_reader import Position, Record, Value, beginnings, records
 from study.tracking.mlflow_view import NOTE, artifact_page, may_replace
 from study.tracking.state import RunState
 from study.tracking.store import ENTITIES, PARAMS, Held, Store
@@ -28,6 +30,10 @@ PARAM_BYTES = 400_000
 
 LOG_BYTES = 1 << 20
 """Of a log, at most this many bytes of its end are sent."""
+
+OF_ROLLBACKS = metric_name(ROLLBACK, "")
+GONE_BACK = metric_name(ROLLBACK, "to_step")
+"""The metric that every rollback has a value of, at the step after which the run went back."""
 
 TEXT_KINDS = frozenset({".yaml", ".yml", ".json", ".txt", ".csv"})
 
@@ -65,7 +71,7 @@ class Shipper:
         several transactions. `totals` is called, and sent, whenever state or outcome are.
         """
         state, batch, position = before, list[Value](), before.position
-        held, fresh = _Held(self._store, before.id), sure and not before.sent
+        held, fresh = _Held(self._store, before.id, run.metrics), sure and not before.sent
         settings = [] if before.params else params(point.raw, self._redact)
         chunks = _chunks(settings if sure or not settings else held.without(settings)) or [[]]
         for record in records(run.metrics, before.position, flops_per_token=_flops_per_token(point)):
@@ -159,20 +165,49 @@ class Shipper:
 class _Held:
     """What a store has of a run; it is asked when there is something to send, and only once."""
 
-    def __init__(self, store: Store, run: str) -> None:
-        self._store, self._run = store, run
+    def __init__(self, store: Store, run: str, metrics: Path) -> None:
+        self._store, self._run, self._metrics = store, run, metrics
         self._held: Held | None = None
+        self._begun: Mapping[int, int] | None = None
+        self._times: dict[str, Mapping[int, Sequence[int]]] = {}
 
     def new(self, record: Record) -> list[Value]:
         """Return the values of a record that the store has not.
 
         Records are sent in their order: it has every step up to the last one of a metric. On a path that a rollback
-        began, steps come again that the store may have of the path before: these are sent in any case.
+        began, steps come again that the store may have of the paths before: of this one are those that were taken
+        after the rollback, as the store has it.
         """
-        if record.position.path or not record.values:
-            return record.values
+        if not record.values:
+            return []
+        if path := record.position.path:
+            begun = self._beginnings().get(path)
+            return record.values if begun is None else [v for v in record.values if not self._has(v, begun)]
         steps = self._look().steps
         return [value for value in record.values if value.step > steps.get(value.name, -1)]
+
+    def _has(self, value: Value, begun: int) -> bool:
+        """Return whether the store has this value, or one that was taken in its place, of the path that began then."""
+        times = self._taken(value.name).get(value.step, ())
+        return any(time > begun or (time == begun and value.name.startswith(OF_ROLLBACKS)) for time in times)
+
+    def _beginnings(self) -> Mapping[int, int]:
+        """Return when the paths began that the store has the rollback of: a file that was cut may say it otherwise."""
+        if self._begun is None:
+            there = {step: sorted(times) for step, times in self._taken(GONE_BACK).items()}
+            found, seen = dict[int, int](), Counter[int]()
+            for path, step in beginnings(self._metrics).items():
+                times, place = there.get(step, []), seen[step]
+                seen[step] += 1
+                if place < len(times):
+                    found[path] = times[place]
+            self._begun = found
+        return self._begun
+
+    def _taken(self, metric: str) -> Mapping[int, Sequence[int]]:
+        if metric not in self._times:
+            self._times[metric] = self._store.times(self._run, metric)
+        return self._times[metric]
 
     def without(self, settings: Params) -> Params:
         """Return the parameters that the store has not: those it has cannot change, and may be written otherwise."""

@@ -73,6 +73,12 @@ class Store(Protocol):
     def held(self, run: str) -> Held:
         """Return what the store holds of a run. Raises RunGoneError or RunRefusedError."""
 
+    def times(self, run: str, metric: str) -> Mapping[int, Sequence[int]]:
+        """Return when the values of a metric were taken, by their step [unix milliseconds]; empty if it has none.
+
+        Raises RunGoneError or RunRefusedError.
+        """
+
     def log(
         self,
         run: str,

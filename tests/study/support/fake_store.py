@@ -97,6 +97,16 @@ class FakeStore:
 
         return self._call(look)
 
+    def times(self, run: str, metric: str) -> Mapping[int, Sequence[int]]:
+        def look() -> Mapping[int, Sequence[int]]:
+            found: dict[int, list[int]] = {}
+            for value in self._run(run).values:
+                if value.name == metric:
+                    found.setdefault(value.step, []).append(value.timestamp)
+            return found
+
+        return self._call(look)
+
     def log(
         self,
         run: str,

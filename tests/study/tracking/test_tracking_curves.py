@@ -63,6 +63,14 @@ def test_of_a_run_that_went_back_the_store_gives_the_path_that_it_took(database:
     for end in (8, len(lines)):  # what is sent first is abandoned then
         run.metrics.write_text("".join(lines[:end]))
         assert tracking(["sync", str(study.path)]) == 0
+    with closing(sqlite3.connect(database)) as connection:
+        recorded = "select count(*) from metrics where key like '%/%' or key = 'tokens'"  # not what the run came to
+        sent = connection.execute(recorded).fetchone()
+        late = [json.dumps({**(row := json.loads(line)), "time": row["time"] + 99.0}) + "\n" for line in lines[-9:]]
+        run.metrics.write_text("".join([*lines[:-9], *late]))  # the end was lost, with a rollback, and written again
+        study.tracking.unlink()
+        assert tracking(["sync", str(study.path)]) == 0
+        assert connection.execute(recorded).fetchone() == sent, "no value is there twice"
     (ours,), (stored,) = from_runs(study), from_mlflow(f"sqlite:///{database}", "s")
     with closing(sqlite3.connect(database)) as connection, connection:  # as earlier versions named them
         for table in ("metrics", "latest_metrics"):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -504,6 +505,35 @@ def test_what_a_rollback_makes_anew_is_sent_also_where_the_state_was_lost(tmp_pa
     syncer(made, store).sync()
     losses = {(step, value) for _, name, value, _, step in store.rows() if name == "train/loss"}
     assert {(step, float(step)) for step in range(1, 9)} <= losses
+
+
+@pytest.mark.parametrize("forgetful", [False, True], ids=["state kept", "state lost"])
+@pytest.mark.parametrize("sent", range(0, len(rolled_back()) + 1, 3))
+def test_rows_of_a_run_that_went_back_are_there_once_though_cut_and_written_again(
+    tmp_path: Path, sent: int, forgetful: bool
+) -> None:
+    """However much was sent and cut, the records of rollbacks included; a step comes again on each path."""
+    lines = rolled_back()
+
+    def rows(kept: int, forgetful: bool, late: float) -> Counter[tuple[str, float, int]]:
+        made, store = make_study(tmp_path / f"{kept}-{late}" / "runs" / "s", 1), FakeStore()
+        run = made.run(0)
+        start_run(run)
+        run.metrics.write_text("".join(lines[:sent]))
+        syncer(made, store).sync()
+        again = [json.loads(line) for line in lines[kept:]]
+        later = [json.dumps({**entry, "time": entry["time"] + late}) + "\n" for entry in again]
+        run.metrics.write_text("".join([*lines[:kept], *later]))
+        if forgetful:
+            made.folder.tracking.unlink()
+        for _ in range(2):
+            syncer(made, store).sync()
+        return Counter((name, value, step) for _, name, value, _, step in store.rows())
+
+    wanted = rows(sent, False, 0.0)
+    assert {("train/loss", float(step), step) for step in range(1, 9)} <= set(wanted)
+    for kept in range(sent + 1):
+        assert rows(kept, forgetful, 1000.5) == wanted, kept
 
 
 def test_every_run_has_what_it_is_and_came_to(tmp_path: Path) -> None:
