@@ -78,7 +78,8 @@ def fit(rows: Rows, found: ValleyFit) -> FrontierFit | Frontier:
         points=points,
         points_are=what,
     )
-    return FrontierFit(_judged(block, draws, float(loss.min())), constants, draws)
+    judged = _judged(block, draws, float(loss.min()), df=len(points) - len(form.names))
+    return FrontierFit(judged, constants, draws)
 
 
 def _scattered(problem: fit_problem.Problem, point: multistart.PointFit, drawn: Array) -> Array:
@@ -113,8 +114,14 @@ def _padded(form: SumOfPowers, constants: Array) -> Array:
     return constants if form.floor else np.concatenate((np.zeros((len(constants), 1)), constants), axis=1)
 
 
-def _judged(block: Frontier, draws: Array, lowest: float) -> Frontier:
-    """Return the block with intervals and verdicts: L_inf needs a floor that resamples keep above 0."""
+def _judged(block: Frontier, draws: Array, lowest: float, *, df: int) -> Frontier:
+    """Return the block with intervals and verdicts: L_inf needs a floor that resamples keep above 0.
+
+    Without a degree of freedom (`df`) nothing checks the law, and no constant of it is known.
+    """
+    if df < 1:
+        unchecked = Identified(False, f"{len(block.params)} points fix any law of {len(block.params)} constants")
+        return replace(block, intervals=dict.fromkeys(block.params), identified=dict.fromkeys(block.params, unchecked))
     intervals = {
         n: resampling.interval(draws[:, i], block.params[n], logs=True)
         for i, n in enumerate(FRONTIER.names)

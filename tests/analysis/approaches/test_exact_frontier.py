@@ -179,10 +179,27 @@ def test_noise_that_explains_the_scatter_is_not_added_again() -> None:
     assert frontier._scattered(p, point, none) is none
 
 
-def judged(draws: Any, form: Any = FRONTIER) -> Frontier:
+def judged(draws: Any, form: Any = FRONTIER, df: int = 1) -> Frontier:
     params = {"L_inf": 2.0, "a": 0.5, "alpha": 0.2}
     block = Frontier(form="", approach="frontier", loss_function="", params={n: params[n] for n in form.names})
-    return frontier._judged(block, np.asarray(draws), 2.2)
+    return frontier._judged(block, np.asarray(draws), 2.2, df=df)
+
+
+def test_two_points_fix_any_two_constants() -> None:
+    """An interval of the noise of two minima says nothing of whether a power law goes through them."""
+    draws = np.exp(np.log([2.0, 0.5, 0.2]) + 0.01 * np.random.default_rng(0).normal(size=(400, 3)))
+    found = judged(draws, FRONTIER_NO_FLOOR, df=0)
+    assert found.intervals == {"a": None, "alpha": None}
+    assert {(v.identified, v.reason) for v in found.identified.values()} == {
+        (False, "2 points fix any law of 2 constants")
+    }
+    for count, known in ((2, False), (3, True)):
+        some, generator = FLOPS[:count], np.random.default_rng(0)
+        loss = law(some, floor=0.0, alpha=0.1)
+        drawn = loss * np.exp(1e-3 * generator.normal(size=(200, count)))
+        block = fitted(frontier.fit(EMPTY, replace(valleys_of(some, loss), draw_loss=drawn))).block
+        assert {v.identified for v in block.identified.values()} == {known}
+        assert {interval is not None for interval in block.intervals.values()} == {known}
 
 
 def test_what_the_draws_say_of_the_constants() -> None:
