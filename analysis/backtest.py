@@ -8,6 +8,7 @@ if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here o
     start("analysis.backtest")
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from analysis.diagnostics import at_rows
 from analysis.diagnostics.backtest import FEWEST_RUNS, judged
 from analysis.diagnostics.exponent import DRIFT
-from analysis.estimation import objectives
+from analysis.estimation.losses import LOSSES
 from analysis.laws.registry import FORMS
-from analysis.results import load
+from analysis.results import as_fitted, load
 from analysis.text import commandline, numbers, terminal
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
@@ -67,32 +68,36 @@ def _unidentified(cuts: Sequence[Cut], reasons: Sequence[str], why: str) -> str:
     return f"a is not identified{where}: {why}"
 
 
-@calls.answered(form=calls.text, cuts=calls.whole(1), delta=_delta, fix=calls.numbers)
+@calls.answered(form=calls.text, cuts=calls.whole(1), loss=calls.one_of(*LOSSES), delta=_delta, fix=calls.numbers)
 def backtest(
     runs: Runs,
-    form: str = "chinchilla",
+    form: str | None = None,
     *,
     cuts: int = 8,
-    delta: float | str = 1e-3,
+    loss: str | None = None,
+    delta: float | str | None = None,
     fix: Mapping[str, float] | None = None,
     tie: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Return how well a law that is fitted to the smaller runs predicts the larger ones, one row a cut of compute.
 
-    In a shell: `python -m analysis.backtest`.
+    In a shell: `python -m analysis.backtest`. Of what `fit` returned, the law is tested as it was fitted: what is not
+    given is the fit's.
 
     Parameters
     ----------
     runs : str, Path, DataFrame or StudyFit
         The runs, as `fit` takes them, or what `load` or `fit` returned.
-    form : str
-        Law to test, by its name, paper or formula.
+    form : str, optional
+        Law to test, by its name, paper or formula; by default chinchilla.
     cuts : int
         Largest number of cuts.
-    delta : float or "squared"
-        Huber's delta on log residuals; "squared" for least squares.
+    loss : str, optional
+        Loss function on log residuals, as `fit` takes it; by default "huber".
+    delta : float or "squared", optional
+        Huber's delta on log residuals, by default 0.001; "squared" for least squares.
     fix, tie : mapping, optional
-        Constants held at values, and made equal to others.
+        Constants held at values, and made equal to others; of another form than the fit's none is unless given.
 
     Returns
     -------
@@ -114,37 +119,35 @@ def backtest(
     """
     import pandas as pd
 
-    found = _cuts(load.tidy(runs), "these runs", form, cuts, delta=delta, fix=fix, tie=tie)
-    return pd.DataFrame(
-        [
-            {
-                "fitted_up_to": cut.flops, "runs": cut.rows, "a": cut.a, "factor": cut.runs[-1][0] / cut.flops,
-                "runs_above": len(cut.runs), "mean_abs_error": cut.mean_abs_relative_error,
-                "largest_run_error": cut.runs[-1][1], "no_a": why,
-            }
-            for cut, why in found
-        ]
-    )  # fmt: skip
+    asked = as_fitted.asked(runs, form=form, loss=loss, delta=delta, fix=fix, tie=tie)
+    found = _cuts(load.tidy(runs), "these runs", cuts, asked)
+    return pd.DataFrame([_row(cut, why) for cut, why in found])
 
 
-def _cuts(
-    frame: pd.DataFrame,
-    what: str,
-    form: str,
-    cuts: int,
-    *,
-    delta: float | str,
-    fix: Mapping[str, float] | None,
-    tie: Mapping[str, str] | None,
-) -> Sequence[tuple[Cut, str]]:
-    """Return the rolling backtest, each cut with why it has no exponent; ValueError where the runs leave no cut."""
+def _row(cut: Cut, why: str) -> dict[str, Any]:
+    """Return a cut as a row of the table; `why` it has no exponent."""
+    return {
+        "fitted_up_to": cut.flops,
+        "runs": cut.rows,
+        "a": math.nan if cut.a is None else cut.a,
+        "factor": cut.runs[-1][0] / cut.flops,
+        "runs_above": len(cut.runs),
+        "mean_abs_error": cut.mean_abs_relative_error,
+        "largest_run_error": cut.runs[-1][1],
+        "no_a": why,
+    }
+
+
+def _cuts(frame: pd.DataFrame, what: str, cuts: int, asked: Mapping[str, Any]) -> Sequence[tuple[Cut, str]]:
+    """Return the rolling backtest, each cut with why it has no exponent; ValueError where the runs leave no cut.
+
+    `asked` has the law's name as form, loss, delta, fix and tie.
+    """
     from analysis.inputs.frame import used
-    from analysis.laws.registry import resolve
+    from analysis.results.study_fit import criterion, held
 
-    name = resolve(form)
-    rows = used(frame)
-    loss: objectives.Loss = objectives.Squared() if delta == "squared" else objectives.Huber(float(delta))
-    found = judged(rows, loss, int(cuts), name, fix=fix, tie=tie)
+    rows, name = used(frame), asked["form"]
+    found = judged(rows, criterion(asked), int(cuts), name, **held(asked))
     if not found:
         raise ValueError(
             f"{what}: {numbers.counted(len(rows), 'run')} at {numbers.counted(len(rows.labels), 'budget')} leave no "
@@ -158,9 +161,8 @@ def act(options: Mapping[str, Any]) -> int:
     from analysis.laws.registry import resolve
 
     name = resolve(options["form"])
-    asked = {key: options[key] for key in ("delta", "fix", "tie")}
     frame = load.load(options)
-    found = _cuts(frame, f"runs={options['runs']}", name, int(options["cuts"]), **asked)
+    found = _cuts(frame, f"runs={options['runs']}", int(options["cuts"]), {**options, "form": name})
     cuts, reasons = zip(*found, strict=True)
     checks = at_rows.findings(frame, name)
     for check in checks:
@@ -182,6 +184,7 @@ KEYS = (
     Key("fix", "constants held fixed: E:1.7,alpha:0.34", {}, commandline.constants),
     Key("tie", "constants made equal: beta:alpha", {}, commandline.names),
     Key("cuts", "largest number of cuts", 8, commandline.whole),
+    Key("loss", "loss function on log residuals; linear: squared plain residuals", "huber", choices=tuple(LOSSES)),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001"),
     Key("out", "folder for backtest.json (default: none is written)"),
 )

@@ -7,13 +7,14 @@ if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here o
 
     start("analysis.next")
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.planning.next_text import text
 from analysis.planning.study_config import inherited, write
-from analysis.results import load
+from analysis.results import as_fitted, load
 from analysis.text import commandline, terminal
 from analysis.text.commandline import Key
 from train.spec import calls
@@ -117,7 +118,7 @@ def next_runs(
     largest: float | None = None,
     count: int = 8,
     power: float | None = None,
-    form: str = "chinchilla",
+    form: str | None = None,
     simulate: int = 0,
     seed: int = 0,
     ratios: tuple[float, float] | None = None,
@@ -137,8 +138,9 @@ def next_runs(
         Most runs to propose.
     power : float, optional
         Candidates are ranked by drop / FLOPs^power; without it the best of several powers is taken.
-    form : str
-        Law of the forecast: chinchilla, chinchilla_tied or farseer.
+    form : str, optional
+        Law of the forecast: chinchilla, chinchilla_tied or farseer; by default that of a fit that is given, else
+        chinchilla.
     simulate, seed : int
         Simulated studies for the share of a grid's budget that reaches the same interval (0: none), and their seed.
     ratios : pair of float, optional
@@ -152,8 +154,13 @@ def next_runs(
     Raises
     ------
     ValueError
-        The target is not beyond the runs, there are too few of them, all have one loss, or no candidate fits into the
-        budget.
+        The target is not beyond the runs, there are too few of them, all have one loss, no candidate fits into the
+        budget, or a fit is given whose law makes no forecast.
+
+    Warns
+    -----
+    UserWarning
+        A fit is given that was asked for another loss function or for constants held: no forecast is made with them.
 
     Examples
     --------
@@ -164,9 +171,25 @@ def next_runs(
     from analysis.planning.next_runs import next_runs as chosen
 
     return chosen(
-        load.tidy(runs), target=target, budget=budget, largest=largest, count=count, power=power, form=form,
-        simulate=simulate, seed=seed, ratios=ratios,
+        load.tidy(runs), target=target, budget=budget, largest=largest, count=count, power=power,
+        form=_form(runs, form), simulate=simulate, seed=seed, ratios=ratios,
     )  # fmt: skip
+
+
+def _form(runs: Runs, form: str | None) -> str:
+    """Return the law of the forecast: the one given, else that of a fit given for its runs.
+
+    ValueError where no forecast is made with the fit's; a warning says what of the fit a forecast leaves out.
+    """
+    asked = as_fitted.asked(runs, form=form)
+    if asked["form"] not in FORMS:
+        raise ValueError(
+            f"the fit that is given is of form={asked['form']}, and forecasts are made with {', '.join(FORMS)}: give "
+            f"form= one of these"
+        )
+    if said := as_fitted.told(asked):
+        warnings.warn(f"the forecast is without {said} of the fit that is given", stacklevel=4)
+    return str(asked["form"])
 
 
 def main(given: Sequence[str] | None = None) -> int:

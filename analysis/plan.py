@@ -14,6 +14,7 @@ if __name__ == "__main__":  # above the other imports: Ctrl-C counts from here o
 
     start("analysis.plan")
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.planning.basis import BESIDE, Basis, from_constants, from_frame, measured_speed
 from analysis.planning.plan_text import text
 from analysis.planning.scenarios import Asked, Option, OtherLaw, Plan, make
-from analysis.results import load
+from analysis.results import as_fitted, load
 from analysis.text import commandline, files, terminal
 from analysis.text.commandline import Key
 from analysis.values.json_values import to_json
@@ -81,7 +82,7 @@ def plan(
     runs: Runs | Mapping[str, float],
     budget: float,
     *,
-    form: str = "chinchilla",
+    form: str | None = None,
     at: Mapping[str, float] | None = None,
     overtrain: float = 4.0,
     inference_tokens: float | None = None,
@@ -95,7 +96,8 @@ def plan(
     """Return what to train with a budget: sizes, tokens and loss with intervals, one option an assumption.
 
     Options: the lowest loss; `overtrain` times the optimal tokens per parameter; the cheapest to train and serve
-    `inference_tokens`; only `unique_tokens` distinct tokens. In a shell: `python -m analysis.plan`.
+    `inference_tokens`; only `unique_tokens` distinct tokens. In a shell: `python -m analysis.plan`. With what `fit`
+    returned the law is that of the fit: its form, loss function, constants held and valleys.
 
     Parameters
     ----------
@@ -104,8 +106,8 @@ def plan(
         alpha, beta).
     budget : float
         Training compute [FLOPs].
-    form : str
-        Law that reads N and D: chinchilla, chinchilla_tied, kaplan_floor, farseer, repeats, ...
+    form : str, optional
+        Law that reads N and D: chinchilla (the default), chinchilla_tied, kaplan_floor, farseer, repeats, ...
     at : mapping, optional
         Values of the law's further inputs, such as bits or experts.
     overtrain : float
@@ -145,15 +147,38 @@ def plan(
     """
     from analysis.laws.registry import resolve
 
-    name = resolve(form)
+    asked = _asked(runs, form)
+    name = asked["form"]
     others = tuple(resolve(one, key="beside") for one in ([beside] if isinstance(beside, str) else beside or ()))
     if isinstance(runs, Mapping):
         calls.numbers("runs", runs)
         basis = from_constants(runs, name, at)
     else:
         frame = load.tidy(runs)
-        basis = from_frame(frame, form=name, at=at, resamples=resamples, seed=seed, beside=others, strict=strict)
+        basis = from_frame(
+            frame, form=name, at=at, resamples=resamples, seed=seed, beside=others, strict=strict, asked=asked
+        )
+        basis = _followed(basis, runs, form)
     return make(basis, Asked(float(budget), overtrain, inference_tokens, unique_tokens, repeats or {}))
+
+
+def _asked(runs: Runs | Mapping[str, float], form: str | None) -> dict[str, Any]:
+    """Return how the law and the valleys are found: as the fit that is given for its runs was asked, but for `form`."""
+    of_fit = as_fitted.options_of(runs)
+    more = ("cluster", "valley_window", "flat_valleys")
+    valleys: dict[str, Any] = {name: of_fit[name] for name in more if name in of_fit}
+    return {**as_fitted.asked(runs, form=form), **valleys}
+
+
+def _followed(basis: Basis, runs: object, form: str | None) -> Basis:
+    """Return the basis with a note where it follows a law, and the fit that is given was asked for no law."""
+    approach = as_fitted.options_of(runs).get("approach", ("3",))
+    if form is not None or "3" in approach or basis.rests_on_valleys:
+        return basis
+    note = (
+        f"the fit that is given was asked for approach={','.join(approach)}, and this plan follows a law (approach 3)"
+    )
+    return dataclasses.replace(basis, notes=(*basis.notes, note))
 
 
 def act(options: Mapping[str, Any]) -> int:

@@ -113,7 +113,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "planning/grid_share",
         "planning/next_runs", "planning/posterior", "planning/priors", "planning/recommend", "planning/run_noise",
         "planning/scenarios", "planning/shapes", "planning/study_config", "precision", "results/evidence",
-        "results/fit_keys",
+        "results/as_fitted", "results/fit_keys",
         "results/law_comparison", "results/predicted", "results/single_law", "score", "text/numbers",
         "values/approach_lines",
     )},

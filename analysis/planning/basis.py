@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.planning.advice import VALLEYS
 from analysis.text import numbers
@@ -155,8 +155,12 @@ def from_frame(
     label: str = "",
     beside: Sequence[str] = BESIDE,
     strict: bool = True,
+    asked: Mapping[str, Any] | None = None,
 ) -> Basis:
     """Return the basis of runs: the law and its draws, what a token costs, the speed that the runs measured.
+
+    `asked` are options of a fit that say how its law and valleys are found: loss, delta, fix, tie, cluster,
+    valley_window, flat_valleys; without it they are the usual ones.
 
     A law that may not be advised (see :mod:`analysis.planning.advice`) gives way to the valleys' best sizes; with
     `strict` false it stays, and a note says what it lacks. Raises ValueError where the form gives no loss of N and D,
@@ -164,7 +168,7 @@ def from_frame(
     """
     from analysis.inputs.frame import used
 
-    runs = _Runs(frame, used(frame), resamples, seed, label, beside)
+    runs = _Runs(frame, used(frame), {**(asked or {}), "resamples": resamples, "seed": seed}, label, beside)
     return _rested(runs, form, _further(form, at or {}), strict)
 
 
@@ -176,12 +180,11 @@ def measured_speed(frame: pd.DataFrame) -> float | None:
 
 @dataclass(frozen=True)
 class _Runs:
-    """The runs of a basis and how laws are fitted to them."""
+    """The runs of a basis and how laws are fitted to them: options of a fit."""
 
     frame: pd.DataFrame
     rows: Rows
-    resamples: int
-    seed: int
+    asked: Mapping[str, Any]
     label: str
     beside: Sequence[str]
 
@@ -193,7 +196,7 @@ def _rested(runs: _Runs, form: str, further: Mapping[str, float], strict: bool) 
 
     frame, rows = runs.frame, runs.rows
     checks = at_rows.findings(frame, form)
-    judged, minima, tested = judged_of(frame, rows, form, further, checks, resamples=runs.resamples, seed=runs.seed)
+    judged, minima, tested = judged_of(frame, rows, form, further, checks, asked=runs.asked)
     law, said = judged.candidate, judged.at_all
     if (strict and not said.follows) or (law is None and not strict):
         raise UnansweredError(advice.refusal(said, planned=law is not None))
@@ -227,14 +230,15 @@ def _price(rows: Rows, form: str) -> tuple[Cost, Interval]:
 
 def judged_of(
     frame: pd.DataFrame, rows: Rows, form: str, further: Mapping[str, float], checks: Iterable[Check], *,
-    resamples: int, seed: int,
+    asked: Mapping[str, Any],
 ) -> tuple[Judged, ValleyFit, float | None]:  # fmt: skip
     """Return what the runs let be advised of a law, their valleys, and by how much they test the law beyond its fits.
 
-    `checks` are the findings about the rows. Where the rows are too few for the law, that is why it may not be advised,
-    and nothing tests it (None); ValueError where they are not for it.
+    `checks` are the findings about the rows, `asked` the options of a fit: resamples, seed and others. Where the rows
+    are too few for the law, that is why it may not be advised, and nothing tests it (None); ValueError where they are
+    not for it.
     """
-    from analysis.approaches import valleys
+    from analysis.approaches import valley_options, valleys
     from analysis.diagnostics import qualify
     from analysis.laws.registry import FORMS
     from analysis.planning import advice
@@ -243,14 +247,14 @@ def judged_of(
     candidate: Candidate | str
     cuts = None
     try:
-        law, fit = drawn(rows, form, price, further, resamples=resamples, seed=seed)
+        law, fit = drawn(rows, form, price, further, asked)
     except ValueError as error:
         if len(rows) > len(FORMS[form].names) and not isinstance(error, NoLawError):
             raise
         candidate = f"it was not fitted: {error}"
     else:
         candidate, cuts = advice.Candidate(fit, law, price, sizes), qualify.backtests(fit, rows)
-    minima = valleys.fit(rows, resamples=resamples, seed=seed)
+    minima = valleys.fit(rows, resamples=asked["resamples"], seed=asked["seed"], choices=valley_options.of(asked))
     only = advice.LAW if further else ""
     judged = advice.judge(frame, rows, form, candidate, minima, checks=checks, only=only, cuts=cuts)
     return judged, minima, None if cuts is None else qualify.reach(cuts)
@@ -280,41 +284,39 @@ def _note(check: Check) -> str:
 
 
 def drawn(
-    rows: Rows, form: str, price: Cost, further: Mapping[str, float], *, resamples: int, seed: int
+    rows: Rows, form: str, price: Cost, further: Mapping[str, float], asked: Mapping[str, Any]
 ) -> tuple[Law, LawFit]:
     """Return the law of these runs with its draws, and its fit; ValueError where they do not hold it."""
-    if form == "chinchilla":
-        return _closed(rows, resamples, seed)
-    return _fitted(rows, form, price, further, resamples=resamples, seed=seed)
+    from analysis.approaches.parametric import PLAIN
+
+    as_asked = {**PLAIN, **{name: value for name, value in asked.items() if name in PLAIN}, "form": form}
+    return _closed(rows, as_asked) if form == "chinchilla" else _fitted(rows, price, further, as_asked)
 
 
-def _closed(rows: Rows, resamples: int, seed: int) -> tuple[Law, LawFit]:
+def _closed(rows: Rows, asked: Mapping[str, Any]) -> tuple[Law, LawFit]:
     import numpy as np
 
     from analysis.approaches import parametric
     from analysis.approaches.loss_laws import Closed
     from analysis.approaches.surface import Surface
 
-    found, fit = parametric.surface(rows, {**parametric.PLAIN, "resamples": resamples, "seed": seed})
+    found, fit = parametric.surface(rows, asked)
     if not isinstance(found, Surface):
         raise NoLawError(found.reason)
     assert fit is not None, "a surface comes with its fit"
     return Closed(np.vstack((found.constants[None], found.draws))), fit
 
 
-def _fitted(
-    rows: Rows, form: str, price: Cost, further: Mapping[str, float], *, resamples: int, seed: int
-) -> tuple[Law, LawFit]:
+def _fitted(rows: Rows, price: Cost, further: Mapping[str, float], asked: Mapping[str, Any]) -> tuple[Law, LawFit]:
     import numpy as np
 
     from analysis.approaches.compute_optimal import MOST_DRAWS
     from analysis.approaches.loss_laws import Fitted
-    from analysis.approaches.parametric import PLAIN, fitted
-    from analysis.laws.registry import FORMS
+    from analysis.approaches.parametric import fitted
 
-    fit = fitted(rows, form, {**PLAIN, "form": form, "resamples": resamples, "seed": seed})
+    fit = fitted(rows, asked["form"], asked)
     theta = np.vstack((fit.point.theta[None], fit.thetas[:MOST_DRAWS]))
-    return Fitted(FORMS[form], theta, fit.problem.centres, price, further), fit
+    return Fitted(fit.form, theta, fit.problem.centres, price, further), fit
 
 
 def _beside(runs: _Runs, price: Cost, form: str, minima: ValleyFit, lacks: str) -> tuple[Beside, ...]:

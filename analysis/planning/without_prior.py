@@ -28,7 +28,7 @@ def interval(
     from analysis.planning import advice, basis
 
     try:
-        judged, *_ = basis.judged_of(frame, rows, form, {}, checks, resamples=RESAMPLES, seed=SEED)
+        judged, *_ = basis.judged_of(frame, rows, form, {}, checks, asked={"resamples": RESAMPLES, "seed": SEED})
     except ValueError:  # a law that a posterior can do with
         return None, ""
     said, found = judged.at(budget), judged.candidate

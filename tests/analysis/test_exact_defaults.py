@@ -12,11 +12,12 @@ import pytest
 
 from analysis.diagnostics import backtest
 from analysis.planning import next_runs
+from analysis.results import as_fitted
 
 COMMANDS = {
     "plan": {"resamples": "1000", "seed": "0", "form": "chinchilla", "strict": "yes"},
     "next": {"count": "8", "simulate": "100", "seed": "0", "form": "chinchilla"},
-    "backtest": {"cuts": "8", "delta": "0.001", "form": "chinchilla"},
+    "backtest": {"cuts": "8", "loss": "huber", "delta": "0.001", "form": "chinchilla"},
     "score": {"show": "20"},
     "compare": {"resamples": "0", "seed": "0", "loss": "squared"},
 }
@@ -49,7 +50,10 @@ def test_defaults_of_functions(capsys: pytest.CaptureFixture[str]) -> None:
     assert (of_next["count"], of_next["simulate"], of_next["seed"]) == (8, 0, 0)
     assert defaults(next_runs.next_runs)["seed"] == 0
     of_backtest = defaults(import_module("analysis.backtest").backtest)
-    assert (of_backtest["cuts"], of_backtest["delta"]) == (8, 1e-3)
+    assert (of_backtest["cuts"], dict(as_fitted.USUAL)) == (
+        8,
+        {"form": "chinchilla", "loss": "huber", "delta": 1e-3, "fix": {}, "tie": {}},
+    )
     assert set(defaults(backtest.backtest)) >= {"factor", "choices"}
     for command in ("plan", "next", "backtest"):  # their modules are run as well
         assert import_module(f"analysis.{command}").main(["help"]) == 0

@@ -18,7 +18,7 @@ from analysis.inputs.rows import from_csv
 from analysis.laws.registry import FORMS
 from analysis.plan import KEYS, Basis, from_frame, main, plan
 from analysis.planning import advice, shapes
-from analysis.results import load
+from analysis.results import as_fitted, load
 from analysis.text import commandline
 from analysis.text.commandline import UnansweredError
 from analysis.values.blocks import Identified
@@ -213,7 +213,10 @@ def test_findings_that_a_reader_has_to_know_are_notes(runs: pd.DataFrame, lacks:
 def test_the_command_and_the_function_have_the_same_defaults() -> None:
     keys = {key.name: key.default for key in KEYS}
     asked = {name: p.default for name, p in inspect.signature(plan).parameters.items()}
-    for name in ("form", "overtrain", "inference_tokens", "unique_tokens", "resamples", "seed", "strict"):
+    assert (keys["form"], asked["form"]) == (as_fitted.USUAL["form"], None), (
+        "that of a fit that is given, else the same"
+    )
+    for name in ("overtrain", "inference_tokens", "unique_tokens", "resamples", "seed", "strict"):
         assert keys[name] == asked[name], name
     of_frame = inspect.signature(from_frame).parameters
     assert {name: of_frame[name].default for name in ("resamples", "seed", "strict")} == {
