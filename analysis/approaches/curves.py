@@ -183,6 +183,7 @@ def fit(
 def _fitted(shown: Sequence[Curve], loss: objectives.Loss, resamples: int, seed: int) -> tuple[MultiPower, LawFit]:
     from analysis.laws.multi_power import MultiPower, Schedules
 
+    shown = sorted(shown, key=lambda curve: curve.run)  # no number depends on which curve a file has first
     picks = [_thin(curve) for curve in shown]
     law = MultiPower(Schedules.of([(c.rates, c.steps[p]) for c, p in zip(shown, picks, strict=True)]))
     seen = np.concatenate([c.loss[p] for c, p in zip(shown, picks, strict=True)])

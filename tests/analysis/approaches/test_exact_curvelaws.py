@@ -151,6 +151,20 @@ def test_a_law_a_size_is_fitted_on_some_and_scored_on_all(fitted: list[dict[str,
         curves.fit(lone, ["run0"])
 
 
+def test_what_is_fitted_does_not_depend_on_the_order_of_the_rows(fitted: list[dict[str, Any]]) -> None:
+    small = table()[table()["size_group"] == "small"].reset_index(drop=True)
+    turned = curves.fit(small.iloc[::-1].reset_index(drop=True), resamples=9)
+    assert [score.run for score in turned.scores] == ["run2", "run1", "run0"]
+    assert all(score.worst_relative < 1e-6 for score in turned.scores)
+    curves.fit(small, resamples=9)
+    first, second = fitted
+    for name in ("observation", "loss", "run"):
+        np.testing.assert_array_equal(first["table"][name], second["table"][name])
+    at, constants = np.log(first["table"]["observation"])[None], np.array([[LAW[name] for name in first["law"].names]])
+    values = [each["law"].log_value(each["law"].internal(constants, np.zeros(1)), at) for each in fitted]
+    np.testing.assert_array_equal(*values)
+
+
 def test_resamples_are_over_four_curves_or_more(fitted: list[dict[str, Any]]) -> None:
     more = table()[table()["size_group"] == "small"]
     for count, draws in ((3, 0), (4, 9), (5, 9)):
