@@ -281,7 +281,7 @@ def _describe(
             # A training loss is not that of a completed run, whose outcome is missing.
             loss = None if derived.state == PointState.COMPLETED else (record.get("metrics") or {}).get("loss")
     bad = derived.state in (PointState.FAILED, PointState.UNKNOWN)
-    words = _words(folder.run(point.key), seen) if bad else Words()
+    words = words_of(folder.run(point.key), seen) if bad else Words()
     return PointStatus(
         key=point.key,
         state=derived.state,
@@ -321,7 +321,7 @@ def _decided(state: ledger.Ledger, key: str, attempt: Attempt | None) -> bool:
     return ends[-1].attempt == attempt.number and ends[-1].action != "stop"
 
 
-def _words(run: RunFolder, seen: Evidence) -> Words:
+def words_of(run: RunFolder, seen: Evidence) -> Words:
     """Return the words of the attempt's end or log, or of the job's log if it ended before an attempt began."""
     words = _last_said(run, seen)
     # Lines of ^^^^ in tracebacks are dropped: they point into lines that are folded when they are shown.

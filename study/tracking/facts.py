@@ -6,22 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from study.failures.kinds import AttemptState
 from study.failures.words import Words
 from study.records.shapes import JOB
-from study.status.observer import Observer
+from study.status.observer import Observer, words_of
 from study.status.states import PointState
-from study.storage.files import last_lines
-from study.storage.layout import RunFolder, StudyFolder
+from study.storage.layout import StudyFolder
 from study.storage.shapes import read_record
-
-ERROR_LINES = 12
 
 
 @dataclass(frozen=True)
 class Facts:
     """A started run: its state, its latest attempt and job.json, unix milliseconds of its first start and last end.
 
-    rank: which the attempt's failure follows from; 0 also where there is none.
+    error: of a run that failed. failure: how its latest attempt did, also where the run is not judged to have, as those
+    of a search are not by their files. rank: which that follows from; 0 also where there is none.
     """
 
     state: str
@@ -32,6 +31,7 @@ class Facts:
     outcome: Mapping[str, Any] | None = None
     started: int | None = None
     ended: int | None = None
+    failure: str = ""
     rank: int = 0
 
     @property
@@ -51,17 +51,21 @@ def read_facts(observer: Observer, key: str) -> Facts | None:
         return None
     ended = attempt.ended if attempt else None
     bad = standing.state in (PointState.FAILED, PointState.UNKNOWN)
+    failed = (ended or {}).get("state") == AttemptState.FAILED
+    words = words_of(run, seen.evidence) if attempt and (bad or failed) else Words()
+    said = "\n".join(words.told())
     first = read_record(run.attempt(1).job, JOB) or (attempt.job if attempt else {})
     return Facts(
         state=standing.state,
         why=standing.why,
         attempt=attempt.number if attempt else 0,
         job=attempt.job if attempt else None,
-        error=_error(run, attempt.number, ended) if attempt and bad else "",
+        error=said if bad else "",
         outcome=outcome,
         started=_milliseconds(first.get("started")),
         ended=_milliseconds((ended or {}).get("ended")),
-        rank=Words.of_end(ended).rank,
+        failure=said if failed else "",
+        rank=words.rank,
     )
 
 
@@ -69,14 +73,6 @@ def first_start(folder: StudyFolder, keys: Iterable[str]) -> int | None:
     """Return when the first of these runs started, in unix milliseconds; None where none has."""
     jobs = (read_record(folder.run(key).attempt(1).job, JOB) or {} for key in keys)
     return min((at for job in jobs if (at := _milliseconds(job.get("started"))) is not None), default=None)
-
-
-def _error(run: RunFolder, attempt: int, ended: Mapping[str, Any] | None) -> str:
-    """Return how an attempt's error is told: first the line that says most of it, then its last lines."""
-    words = Words.of_end(ended)
-    if not words.lines:
-        words = Words.of_lines(last_lines(run.attempt(attempt).stderr(0), ERROR_LINES), words.headline)
-    return "\n".join(words.told())
 
 
 def _milliseconds(seconds: Any) -> int | None:

@@ -166,7 +166,7 @@ def of_search(facts: Facts, verdict: str, end: str) -> Facts:
     if facts.state != PointState.PENDING or not verdict:
         return facts
     if verdict == TrialState.FAILED:
-        return replace(facts, state=PointState.FAILED)
+        return replace(facts, state=PointState.FAILED, error=facts.error or facts.failure)
     kept = not end and verdict != TrialState.REPLACED
     return facts if kept else replace(facts, state=STOPPED)
 

@@ -13,6 +13,7 @@ from study.records import ledger
 from study.status.observer import Observer
 from study.storage.files import RunLock, write_json
 from study.tracking.facts import read_facts
+from study.tracking.mapping import of_search
 from tests.study.support.studies import make_study
 
 SILENT = QueueView(complete=False, problems=("squeue: no answer in 30 s",), queue_complete=False)
@@ -84,3 +85,38 @@ def test_both_say_why_a_run_that_is_tried_again_waits(tmp_path: Path) -> None:
     facts, (shown,) = read_facts(observer, key), observer.statuses()
     assert facts is not None and (facts.state, facts.why) == (shown.state, shown.why)
     assert shown.why == "queued later: MaxJobCount is used up"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_both_tell_the_end_of_the_present_job_and_not_an_earlier_ones(tmp_path: Path, begun: bool) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (key,) = keys.values()
+    for number, name in enumerate(("s.a", "s.b"), 7):
+        ledger.append(study, "intent", name=name, executor="slurm", keys=[key], resources={}, code=None)
+        ledger.append(study, "submitted", name=name, job_id=str(number))
+    attempt = study.run(key).attempt(1)
+    attempt.path.mkdir(parents=True)
+    mine = {"name": "s.b", "job_id": "8_0"} if begun else {"name": "s.a", "job_id": "7_0"}
+    write_json(attempt.job, {**mine, "executor": "slurm", "started": time.time()})
+    said = {"headline": "rank 1: KeyError: 'x'", "error": "rank 1: Traceback\nKeyError: 'x'", "rank": 1}
+    write_json(attempt.outcome, {"state": "failed", "kind": "code_error", "ended": time.time(), "seconds": 1.0, **said})
+    view = QueueView({"8_0": Job(JobState.FAILED, "FAILED", "exit code 1:0")})
+    observer = Observer(study, lambda ids: view)
+    observer.refresh()
+    (shown,), facts = observer.statuses(), read_facts(observer, key)
+    assert facts is not None and shown.state == facts.state == "failed"
+    assert facts.error == "\n".join(shown.told(9))
+    assert (shown.told(1), facts.rank) == (["rank 1: KeyError: 'x'"], 1) if begun else ([], 0)
+
+
+def test_a_trial_that_failed_has_its_error(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (key,) = keys.values()
+    attempt = study.run(key).attempt(1)
+    attempt.path.mkdir(parents=True)
+    write_json(attempt.job, {"name": "local.w", "executor": "local", "job_id": "1", "started": time.time()})
+    ended = {"state": "failed", "kind": "code_error", "ended": time.time(), "seconds": 1.0, "error": "KeyError: 'x'"}
+    write_json(attempt.outcome, ended)
+    facts = read_facts(Observer(study), key)
+    assert facts is not None and facts.state == "pending" and not facts.error, "its search may try it again"
+    assert of_search(facts, "failed", "").error == "KeyError: 'x'"
