@@ -52,3 +52,39 @@ def test_drained_nodes_and_held_jobs_are_said_in_words(
     one_node.call("scontrol", "release", job)
     lab.study("watch", "q")
     assert said("2 completed") and not said("is stalled")
+
+
+def test_a_time_before_which_a_job_may_not_start_is_said(
+    one_node: ThrowawayCluster, tmp_path: Path, corpus: Path
+) -> None:
+    lab = Lab(tmp_path, corpus, one_node).with_trainer("quick")
+    lab.sweep("study.name=later", *TINY, "seed=1,2", "cluster.sbatch={begin: now+1day}")
+    (job,) = lab.job_ids("later")
+
+    def said(*words: str) -> bool:
+        text = " ".join(lab.study("status", "later").split())
+        return all(word in text for word in words)
+
+    shown = f"for job in {job}; do scontrol update JobId=$job StartTime=now; done"
+    wait_for("a time", lambda: said("2 queued: it was told not to start before", shown, "stalled"), every=LOOK_SECONDS)
+    one_node.call("bash", "-c", shown)
+    lab.study("watch", "later")
+    assert said("2 completed") and not said("stalled")
+
+
+def test_points_whose_dependency_is_never_satisfied_start_by_what_is_shown(
+    one_node: ThrowawayCluster, tmp_path: Path, corpus: Path
+) -> None:
+    lab = Lab(tmp_path, corpus, one_node).with_trainer("quick")
+    failed = one_node.call("sbatch", "--parsable", "--output=/dev/null", "--wrap=false").strip()
+    lab.sweep("study.name=after", *TINY, "seed=1,2", "cluster.sbatch={begin: now+1day}")
+    (job,) = lab.job_ids("after")
+    one_node.call("scontrol", "update", f"JobId={job}", "StartTime=now", f"Dependency=afterok:{failed}")
+    shown = f"scancel {job}, then python -m study retry with --state cancelled"
+    wait_for("a failure", lambda: shown in " ".join(lab.study("status", "after").split()), every=LOOK_SECONDS)
+    one_node.call("scancel", job)
+    wait_for("the end", lambda: "2 cancelled" in lab.study("status", "after"), every=LOOK_SECONDS)
+    lab.sweep("study.name=after", *TINY, "seed=1,2")  # without the time, for the jobs that come
+    lab.study("retry", "after", "--state", "cancelled")
+    lab.study("watch", "after")
+    assert "2 completed" in lab.study("status", "after")

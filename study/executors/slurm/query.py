@@ -30,7 +30,11 @@ STATES: Mapping[str, JobState] = {
 """What SLURM's words mean; every other word means unknown."""
 HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 """States that say themselves why a job waits."""
-SQUEUE_FIELDS = "%F|%K|%T|%r|%j"
+SQUEUE_FIELDS = "%F|%K|%T|%r@%S|%j"
+BEGIN_TIME = "BeginTime, StartTime="
+"""How the reason begins of a job that may not start for a while; its time follows."""
+SOON_SECONDS = 600.0
+"""Jobs that SLURM requeues wait for their BeginTime too: for two minutes, as sites are set up."""
 SACCT_FIELDS = "JobID,State,ExitCode,NodeList,JobName"
 SECONDS, SBATCH_SECONDS = 30.0, 60.0
 SCRUBBED = (
@@ -212,13 +216,25 @@ def _read(source: str, text: str, width: int, line_of: _Line) -> QueueView:
 
 def _squeue_line(fields: Sequence[str]) -> tuple[list[str], Job]:
     array, index, word, reason, name = fields
+    timed = re.fullmatch(r"(.*)@(N/A|[\d:T-]*)", reason)
+    reason, start = timed.groups() if timed else (reason, "")
     if not re.fullmatch(r"\d+", array):
         raise ValueError(array)
     said = "" if reason == "None" else reason
+    if said == "BeginTime" and _is_far(start):
+        said = f"{BEGIN_TIME}{start}"
     job = Job(_state(word), word, said or (word if word in HELD else ""), name)
     if index in ("N/A", ""):
         return [array], job
     return expand(f"{array}_{index}" if index.isdigit() else f"{array}_[{index.strip('[]')}]"), job
+
+
+def _is_far(start: str) -> bool:
+    """Return whether a time of squeue's is more than some minutes away."""
+    try:
+        return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) > time.time() + SOON_SECONDS
+    except (ValueError, OverflowError):  # N/A, or none
+        return False
 
 
 def preempts(answer: Answer) -> bool:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from study.executors.jobs import QueueReason, WaitKind
-from study.executors.slurm.query import compress
+from study.executors.slurm.query import BEGIN_TIME, compress
 
 NODES = "sinfo -R shows which and why; an administrator: scontrol update nodename=NODE state=resume"
 LIMIT, STUCK = WaitKind.LIMIT, WaitKind.STUCK
-AGAIN = "run the command again, then python -m study retry with --state cancelled"
+RETRY = "then python -m study retry with --state cancelled"
+AGAIN = f"run the command again, {RETRY}"
 LIMITS = "sacctmgr show assoc where user=$USER, sacctmgr show qos"
 
 
@@ -38,7 +39,9 @@ _REASONS: Sequence[tuple[str, QueueReason]] = (
     (
         r"DependencyNeverSatisfied",
         QueueReason(
-            "the job that it waits for did not succeed, so it never starts", STUCK, "scancel {jobs}, then retry"
+            "the job that it waits for did not succeed, so it never starts",
+            STUCK,
+            f"scancel {{jobs}}, {RETRY}",
         ),
     ),
     (r"Dependency", QueueReason("it waits for another job, as a branch for its parent's")),
@@ -71,6 +74,14 @@ _REASONS: Sequence[tuple[str, QueueReason]] = (
         ),
     ),
     (r"(QOS|Assoc|Max|Association).*", QueueReason("a limit of your account or its QOS is used up", LIMIT, LIMITS)),
+    (
+        BEGIN_TIME,
+        QueueReason(
+            "it was told not to start before a time that is still to come",
+            LIMIT,
+            "to start it now: for job in {jobs}; do scontrol update JobId=$job StartTime=now; done",
+        ),
+    ),
     (r"BeginTime", QueueReason("it could not be started yet: SLURM tries again soon")),
     (r"JobArrayTaskLimit", QueueReason("its array already runs as many jobs as cluster.array_parallelism allows")),
     (r"Reservation", QueueReason("its reservation has not begun, or is over", LIMIT, "scontrol show reservation")),

@@ -1,5 +1,7 @@
 """SLURM's reasons in words, and the command that helps: what stands still says so."""
 
+import time
+
 import pytest
 
 from study.executors.base import Answer
@@ -23,6 +25,7 @@ def point(key: str, state: PointState = PointState.QUEUED, reason: str = "", job
         ("Resources", ORDINARY, "the nodes are in use"),
         ("Dependency", ORDINARY, "waits for another job"),
         ("BeginTime", ORDINARY, "tries again"),
+        ("BeginTime, StartTime=2099-12-01T07:30:00", LIMIT, "not to start before"),
         ("JobArrayTaskLimit", ORDINARY, "array_parallelism"),
         ("", ORDINARY, "new to the queue"),
         ("SomethingOfTomorrow", ORDINARY, "SLURM says SomethingOfTomorrow"),
@@ -62,6 +65,35 @@ def test_squeue_says_why_a_job_waits_also_where_accounting_knows_it() -> None:
     assert found["7_0"] == Job(JobState.QUEUED, "PENDING", "JobHeldUser", "s")
     assert found["7_1"].reason == "REQUEUE_HOLD"
     assert found["7_2"].reason == "", "not accounting's exit code of a job that runs"
+
+
+def test_a_job_that_may_not_start_for_a_while_is_told_from_one_that_slurm_tries_again() -> None:
+    soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 120))
+    squeue = (
+        "7|0|PENDING|BeginTime@2099-12-01T07:30:00|s\n"
+        f"7|1|PENDING|BeginTime@{soon}|s\n7|2|PENDING|BeginTime@N/A|s\n7|3|PENDING|BeginTime|s\n"
+        "7|4|PENDING|Resources@2099-12-01T07:30:00|s\n7|5|PENDING|JobHeldUser@N/A|s\n7|6|RUNNING|None@2020-01-01T00:00:00|s\n"
+    )
+    answers = {"squeue": Answer(0, squeue), "sacct": Answer(0, "")}
+    jobs_of = query_jobs(["7"], lambda command: answers[command[0]]).jobs
+    assert [jobs_of[f"7_{task}"].reason for task in range(7)] == [
+        "BeginTime, StartTime=2099-12-01T07:30:00",
+        *["BeginTime"] * 3,
+        "Resources",
+        "JobHeldUser",
+        "",
+    ]
+    later, held = (point("ab", reason=jobs_of[name].reason, job_id=name) for name in ("7_0", "7_5"))
+    said = queued_lines([later, held])
+    words = " ".join(" ".join(said).split())
+    assert "2099-12-01T07:30:00" in words and "scontrol update JobId=$job StartTime=now" in words
+    assert stands_still([later, held]) and "stalled" in said[-1]
+    assert not stands_still([point("ab", reason="BeginTime"), held])
+
+
+def test_what_helps_where_a_dependency_is_never_satisfied_names_the_states_that_retry_takes() -> None:
+    said = " ".join(" ".join(queued_lines([point("ab", reason="DependencyNeverSatisfied")])).split())
+    assert "scancel 7" in said and "python -m study retry with --state cancelled" in said
 
 
 def test_ids_as_scontrol_takes_them() -> None:
