@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.estimation import levels, newton, ties
+from analysis.estimation import exchange, levels, newton, ties
 from analysis.estimation.constraints import Constraint
 from analysis.estimation.fit_problem import Problem, curvature, decided, evaluate, hessian
 from analysis.estimation.optimizer import ROUNDS, Array, Evaluate, Index, Minimum, minimise, resumed
@@ -140,10 +140,11 @@ def lone(p: Problem, found: Minimum, weights: Array | None = None, y: Array | No
 def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     """Return the best of many starts, with the share that agrees and the basins that were found.
 
-    Of minima that are equal (see EQUAL) the one with the constants nearest to zero, as they are searched, is taken.
+    Of minima that are equal (see EQUAL) the one with the constants nearest to zero, as they are searched, is taken; of
+    two that differ by an exchange of terms alone that of :mod:`analysis.estimation.exchange`.
     """
     on = decided(p)
-    found = refined(on, polished(on, solve(on, starts_of(p, starts))))
+    found = exchange.oriented(p, refined(on, polished(on, solve(on, starts_of(p, starts)))))
     best = _chosen(found)
     found = lone(p, found)
     constants = p.form.natural(found.theta, p.centres)

@@ -20,6 +20,7 @@ from analysis.values.blocks import Check
 from analysis.values.findings import finding
 
 if TYPE_CHECKING:
+    from analysis.inference.flat import Flat
     from analysis.inference.inferred_law import InferredLaw
 MANY_EPOCHS, VERY_MANY_EPOCHS = 4.0, 16.0
 WARMUP_SHARE = 0.1
@@ -55,11 +56,29 @@ def _optimizer(fit: InferredLaw) -> list[Check]:
         out.append(
             finding("basins", text, "compare the basins' predictions before trusting one; fit_law(starts=) tries more")
         )
-    if fit.flat is not None:
+    if fit.flat is not None and fit.flat.exchanged:
+        out.append(_exchanged(fit.flat))
+    elif fit.flat is not None:
         text = f"laws {fit.flat.text}, fit the rows equally well; of these the one of least squared residuals is given"
         advice = "quote the range, or choose by loss=squared, by fix= or by rows that tell these laws apart"
         out.append(finding("flat_optimum", text, advice))
     return out
+
+
+def _exchanged(found: Flat) -> Check:
+    """Return that two terms may have each other's constants, and which of the two laws is given."""
+    one, other = (identifiability.SYMBOLS.get(name, name) for name in found.exchanged)
+    ends = [
+        f"{name} {numbers.number(low, 4)} or {numbers.number(found.high[name], 4)}"
+        for name, low in found.low.items()
+        if low != found.high[name]
+    ]
+    text = (
+        f"{one} and {other} have one ratio in all rows: the law fits them equally well where the terms of the two have "
+        f"exchanged their constants ({', '.join(ends)}); the one with the larger term of {one} is given"
+    )
+    advice = f"the constants of {one} and {other} cannot be told apart: add rows at other ratios, or fix some"
+    return finding("flat_optimum", text, advice)
 
 
 def _freedom(fit: InferredLaw) -> list[Check]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation import fit_problem, multistart, ties
+from analysis.estimation import exchange, fit_problem, multistart, ties
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
 from analysis.inference.profile_likelihood import along, quantity
@@ -32,13 +32,15 @@ NAMED = 0.02
 class Flat:
     """Equal laws: the unit vector between them by name (of the logs of positive constants), and both ends' constants.
 
-    `moved` is by how much a term differs between the ends, as a share of the target.
+    `moved` is by how much a term differs between the ends, as a share of the target. `exchanged` are the two inputs
+    whose terms have each other's constants at the other end: two laws, with none between; else empty.
     """
 
     direction: dict[str, float]
     low: dict[str, float]
     high: dict[str, float]
     moved: float
+    exchanged: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -55,8 +57,15 @@ def flat(p: Problem, point: PointFit) -> Flat | None:
     """Return the direction in which the objective is level farthest around the best fit; None where it is not level.
 
     Followed are the axes of the second derivatives with the least squares that decide among equals, straight to both
-    sides; a valley in which even these have no slope is followed along its bends.
+    sides; a valley in which even these have no slope is followed along its bends. Where the rows let two terms exchange
+    their constants, and this moves the law farther, that is the way.
     """
+    found = [one for one in (_around(p, point), _exchanged(p, point)) if one is not None]
+    return max(found, key=lambda one: one.moved, default=None)
+
+
+def _around(p: Problem, point: PointFit) -> Flat | None:
+    """Return the level ground around the best fit, else the way to another minimum; None without either."""
     z = p.constraint.reduce(point.theta[None])[0]
     if not len(z):
         return None
@@ -165,6 +174,18 @@ def _other(p: Problem, point: PointFit) -> Flat | None:
             if gap > MOVED:
                 return _between(p, point.theta, theta, gap)
     return None
+
+
+def _exchanged(p: Problem, point: PointFit) -> Flat | None:
+    """Return the law with the constants of two terms exchanged, where no row tells it from the best; None else."""
+    order = exchange.exchange_of(p)
+    if order is None:
+        return None
+    shares = p.form.jacobian(point.theta[None], p.x)[0]  # by the log of a coefficient: its term's share of the target
+    moved = float(max(np.abs(shares[:, i] - shares[:, order[i]]).max() for i in np.flatnonzero(p.form.logs)))
+    if moved <= MOVED:
+        return None
+    return replace(_between(p, point.theta, point.theta[order], moved), exchanged=tuple(p.form.inputs))
 
 
 def _between(p: Problem, first: Array, last: Array, moved: float) -> Flat:

@@ -107,7 +107,7 @@ def test_convergence_and_basins() -> None:
     (found,) = findings._optimizer(optimizer(agree_share=0.49))
     assert (found.code, found.message) == ("basins", "49 % of 8 starts agree; 2 basins")
     assert findings._optimizer(optimizer(agree_share=0.5)) == []
-    (found,) = findings._optimizer(fit(flat=SimpleNamespace(text="along x")))
+    (found,) = findings._optimizer(fit(flat=SimpleNamespace(text="along x", exchanged=())))
     assert found.code == "flat_optimum"
     assert found.message.startswith("laws along x, fit the rows equally well")
 
