@@ -116,7 +116,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "planning/scenarios", "planning/shapes", "planning/study_config", "precision", "results/evidence",
         "results/as_fitted", "results/fit_keys",
         "results/law_comparison", "results/predicted", "results/single_law", "score", "text/numbers",
-        "values/approach_lines",
+        "values/approach_lines", "values/choice_lines",
     )},
     **{f"sweeps/{name}.py": SWEEPS for name in (
         "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "history",

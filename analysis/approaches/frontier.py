@@ -120,7 +120,7 @@ def _judged(block: Frontier, draws: Array, lowest: float, *, df: int) -> Frontie
     Without a degree of freedom (`df`) nothing checks the law, and no constant of it is known.
     """
     if df < 1:
-        unchecked = Identified(False, f"{len(block.params)} points fix any law of {len(block.params)} constants")
+        unchecked = Identified(False, "two points fix any law of two constants")
         return replace(block, intervals=dict.fromkeys(block.params), identified=dict.fromkeys(block.params, unchecked))
     intervals = {
         n: resampling.interval(draws[:, i], block.params[n], logs=True)

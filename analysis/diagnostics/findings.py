@@ -13,6 +13,7 @@ from analysis.inference import distributions, identifiability
 from analysis.inputs.dataset import Index, Rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.text import numbers
+from analysis.values import choice_lines
 from analysis.values.blocks import NOT_DECAYED, Block, Check, Clash, Dropped, Interval
 from analysis.values.findings import finding
 from analysis.values.study_result import Backtest, Choice, Recommendation
@@ -313,8 +314,7 @@ def one_sided(test: Backtest) -> str:
 
 def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
     """Return a finding where other choices of the analysis move the quantity by more than its interval says."""
-    known = [line for line in lines if line.value is not None]
-    known = [line for line in known if _apart_beyond_chance(line, known[0])]
+    known = choice_lines.telling(lines)
     values = [line.value for line in known if line.value is not None]
     if len(values) < 3:
         return []
@@ -325,22 +325,5 @@ def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
     ends = [next(line for line in known if line.value == end) for end in (low, high)]
     which = "; ".join(f"{line.value:.2f}: {line.words}" for line in ends)
     between = f"lies between {low:.2f} and {high:.2f} over {len(values)} choices of the analysis"
-    text = f"the exponent {known[0].quantity} {between}"
+    text = f"the surface's exponent {known[0].quantity} {between}"
     return [finding("choices_disagree", f"{text} ({which})", "the interval covers one choice only: state which one")]
-
-
-def _apart_beyond_chance(line: Choice, whole: Choice) -> bool:
-    """Whether a choice differs from the fit of all rows by more than leaving rows out does by chance.
-
-    The variance of the difference between a fit of some rows and a fit of all is the difference of their variances
-    (Hausman, 1978, for efficient estimates). Choices that keep all rows, or have no interval, always count.
-    """
-    ends = line.low, line.high, whole.low, whole.high
-    if line.rows >= whole.rows or line.value is None or whole.value is None or None in ends:
-        return True
-    low, high, whole_low, whole_high = (end for end in ends if end is not None)
-    shift = line.value - whole.value
-    own, shared = (
-        (line.value - low, whole_high - whole.value) if shift > 0 else (high - line.value, whole.value - whole_low)
-    )
-    return shift**2 > own**2 - shared**2

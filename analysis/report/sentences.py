@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.text import numbers
-from analysis.values import approach_lines
-from analysis.values.json_values import to_json
-from analysis.values.study_result import Fit
+from analysis.values import approach_lines, choice_lines
+from analysis.values.json_values import from_json, to_json
+from analysis.values.study_result import Choice, Fit
 
 Json = Mapping[str, Any]
 
@@ -126,14 +126,20 @@ def sided(test: Json) -> str:
     return f"all {len(test.get('runs') or ())} held-out losses predicted too {side}, by {off} on average"
 
 
-def choices(fit: Json) -> str:
-    """Return between what a quantity lies over other choices of the analysis; empty where too few were tried."""
-    lines = [line for line in fit.get("sensitivity") or () if numbers.finite(line.get("value")) is not None]
-    if len(lines) < 3:
+def choices(fit: Json, beside: str = "") -> str:
+    """Return between what the surface's exponent lies over other choices of the analysis; empty where these are few.
+
+    `beside` stands after the range. Whose exponent it is not is said where another approach is recommended.
+    """
+    lines = choice_lines.telling(from_json(Choice, line, "sensitivity") for line in fit.get("sensitivity") or ())
+    values = [line.value for line in lines if line.value is not None]
+    if len(values) < 3:
         return ""
-    values = [float(line["value"]) for line in lines]
     low, high = numbers.number(min(values)), numbers.number(max(values))
-    return f"{lines[0]['quantity']} lies between {low} and {high} over {len(lines)} choices of rows and loss"
+    approach = (fit.get("recommendation") or {}).get("approach", "surface")
+    other = "" if approach == "surface" else f"; the recommendation is by the {approach}"
+    between = f"the surface's {lines[0].quantity} lies between {low} and {high}"
+    return f"{between} over {len(lines)} choices of rows and loss{beside}{other}"
 
 
 def apart(fit: Json) -> tuple[float | None, int]:

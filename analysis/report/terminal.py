@@ -27,7 +27,8 @@ def summary(fit: Mapping[str, Any], report: str | None = None, *, told: bool = F
     else:
         lines = [("fitted law", _law(fit)), *_frontier(fit), *_next(fit, told), *_best_sizes(fit)]
         lines += [("backtest", sentences.backtest(fit))]
-        lines += [("choices", text) for text in (sentences.choices(fit),) if text]
+        above = told and any(check.get("code") == "choices_disagree" for check in fit.get("checks") or ())
+        lines += [("choices", text) for text in (sentences.choices(fit),) if text and not above]
         lines += _approaches(fit)
     errors = [check for check in fit.get("checks") or () if check.get("level") == "error"]
     lines += [("but", text) for check in errors if (text := _but(fit, check, told))]

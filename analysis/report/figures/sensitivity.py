@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from analysis.report import sentences
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.text import numbers
@@ -25,13 +26,10 @@ def figure(fit: Fit) -> Figure | None:
     lines = [line for line in fit.sensitivity if line.value is not None]
     if len(lines) < 2:
         return None
-    values = [line.value for line in lines if line.value is not None]
     whole = fit.fits.surface.intervals.get(lines[0].quantity)
-    caption = (
-        f"Each row changes one choice and fits again: {lines[0].quantity} lies between {numbers.number(min(values))} "
-        f"and {numbers.number(max(values))}"
-    )
-    caption += f", against {numbers.interval(whole)} by the interval alone" if whole else ""
+    alone = f", against {numbers.interval(whole)} by its interval alone" if whole else ""
+    text = sentences.choices(sentences.read(fit), alone)
+    caption = "Each row changes one choice and fits the surface again" + (f": {text}" if text else "")
     panel = Panel(
         "choices",
         f"The exponent {lines[0].quantity} under other choices",

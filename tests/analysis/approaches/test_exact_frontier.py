@@ -191,7 +191,7 @@ def test_two_points_fix_any_two_constants() -> None:
     found = judged(draws, FRONTIER_NO_FLOOR, df=0)
     assert found.intervals == {"a": None, "alpha": None}
     assert {(v.identified, v.reason) for v in found.identified.values()} == {
-        (False, "2 points fix any law of 2 constants")
+        (False, "two points fix any law of two constants")
     }
     for count, known in ((2, False), (3, True)):
         some, generator = FLOPS[:count], np.random.default_rng(0)

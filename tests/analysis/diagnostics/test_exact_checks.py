@@ -415,7 +415,7 @@ def test_choices_that_move_the_exponent() -> None:
     (found,) = findings.choices(three, (0.42, 0.48))
     assert found.code == "choices_disagree"
     assert found.message == (
-        "the exponent a lies between 0.40 and 0.56 over 3 choices of the analysis (0.40: loss; 0.56: squared)"
+        "the surface's exponent a lies between 0.40 and 0.56 over 3 choices of the analysis (0.40: loss; 0.56: squared)"
     )
     assert findings.choices(three, (0.40, 0.56)) == [], "all within the interval"
     assert codes(findings.choices(three, (0.41, 0.60))) == ["choices_disagree"]

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from analysis.diagnostics import findings
 from analysis.fit import fit as fit_frame
 from analysis.fit import main as fit_command
 from analysis.inputs.rows import from_csv
@@ -29,9 +30,9 @@ from analysis.report.terminal import law_text, summary
 from analysis.report.write import figures
 from analysis.results import predicted
 from analysis.text import commandline, numbers
-from analysis.values import study_result
+from analysis.values import choice_lines, study_result
 from analysis.values.json_values import to_json
-from analysis.values.study_result import Cut, Fit
+from analysis.values.study_result import Choice, Cut, Fit
 from tests.analysis import studies
 
 DATA = Path(__file__).parents[1] / "data"
@@ -172,6 +173,14 @@ def doubt(fit: dict[str, Any]) -> dict[str, str]:
     return {"missed": numbers.percent(abs(error)), "wrong": "low" if error < 0 else "high"}
 
 
+def chosen(fit: dict[str, Any]) -> dict[str, str]:
+    """Return the range over choices that chance does not explain: the one that the finding states."""
+    lines = choice_lines.telling(Choice(**line) for line in fit["sensitivity"])
+    found = [line.value for line in lines if line.value is not None]
+    own = {} if approach(fit) == "surface" else {"own": approach(fit)}
+    return {"low": numbers.number(min(found)), "high": numbers.number(max(found)), "count": str(len(found)), **own}
+
+
 def stars(fit: dict[str, Any]) -> dict[str, str]:
     """Return the budget of the proposals, and whose the marks beside the star are."""
     budget = numbers.flops(plan(fit, "budget_flops"))
@@ -207,6 +216,10 @@ STARS = (
 )
 UNCOVERED = rf"(?:; no test reaches the recommendation's (?P<wanted>{FAR}))?"
 SIDED = rf"(?:; all (?P<sided>\d+) held-out losses predicted too (?P<side>high|low), by (?P<mean>{NUM}) % on average)?"
+CHOSEN = (
+    rf"the surface's a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over (?P<count>\d+) choices of rows and loss"
+)
+NOT_OWN = r"(?:; the recommendation is by the (?P<own>\w+))?"
 PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"With (?P<budget>{FLOPS}), (?P<far>{FAR}) the largest run, train (?P<params>{COUNT}) parameters on "
      rf"(?P<tokens>{COUNT}) tokens(?:: expect (?P<loss>{NUM}) nats per token"
@@ -266,10 +279,8 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      lambda fit: {**worst(fit),
                   "low": numbers.number(min(exponents(fit), default=None)),
                   "high": numbers.number(max(exponents(fit), default=None))}),
-    (rf"Each row changes one choice and fits again: a lies between (?P<low>{NUM}) and (?P<high>{NUM})(?:, against "
-     rf"(?P<whole>{SPAN}) by the interval alone)?\.",
-     lambda fit: {"low": numbers.number(min(values(fit))), "high": numbers.number(max(values(fit))),
-                  "whole": ends(fit["fits"]["surface"]["intervals"]["a"])}),
+    (rf"Each row changes one choice and fits the surface again: {CHOSEN}(?:, against (?P<whole>{SPAN}) by its interval "
+     rf"alone)?{NOT_OWN}\.", lambda fit: {**chosen(fit), "whole": ends(fit["fits"]["surface"]["intervals"]["a"])}),
     (rf"The best run of each budget along one law, the (?P<by>\w+): parameters N\*(?: \[\w+\])?, "
      rf"tokens D\* and loss in nats per token; the largest run had (?P<largest>{FLOPS})\."
      r"(?: Where there is no interval: .*)?",
@@ -302,10 +313,6 @@ def worst(fit: dict[str, Any]) -> dict[str, str]:
 
 def exponents(fit: dict[str, Any]) -> list[float]:
     return [cut["a"] for cut in fit["rolling"] if cut["a"] is not None]
-
-
-def values(fit: dict[str, Any]) -> list[float]:
-    return [line["value"] for line in fit["sensitivity"] if line["value"] is not None]
 
 
 def said(text: str, rules: tuple[tuple[str, Expected], ...], fit: dict[str, Any]) -> str:
@@ -442,9 +449,7 @@ TERMINAL: tuple[tuple[str, Expected], ...] = (
     ((rf"backtest +(?P<error>{NUM} %) error(?: by the (?P<whose>[\w ]+))? in the lowest loss of the held-out largest "
       rf"budget, (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond its fit" + UNCOVERED + SIDED).replace("×", "x"),
      lambda fit: {k: v.replace("×", "x") for k, v in backtested(fit).items()}),
-    (rf"choices +a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over (?P<count>\d+) choices of rows and loss",
-     lambda fit: {"low": numbers.number(min(values(fit))), "high": numbers.number(max(values(fit))),
-                  "count": str(len(values(fit)))}),
+    (rf"choices +{CHOSEN}{NOT_OWN}", chosen),
     (rf"approaches +N\* differs by a factor of (?P<ratio>{NUM})(?: without approach 1)?",
      lambda fit: {"ratio": numbers.number(float(max_ratio(fit)), 2)}),
 )  # fmt: skip
@@ -498,7 +503,7 @@ def check_terminal(fit: Fit) -> None:
     approaches = {
         " ".join(line.split()).translate(numbers.ASCII) for line in lines_of(told["record"].get("approaches", ()))
     }
-    findings = {f"but {c['message']}: {c['advice']}".translate(numbers.ASCII) for c in told["checks"]}
+    errors = {f"but {c['message']}: {c['advice']}".translate(numbers.ASCII) for c in told["checks"]}
     sizes = size_lines(told)
     assert sizes <= {" ".join(line.split()) for line in text}
     for line in text:
@@ -507,7 +512,7 @@ def check_terminal(fit: Fit) -> None:
             surface = told["fits"]["law"] or told["fits"]["surface"]
             known = law_text(surface) if surface["status"] == "ok" else surface["reason"]
             problems += [] if known.translate(numbers.ASCII) in line else [line]
-        elif flat in approaches | findings | sizes or not re.search(r"\d", line):
+        elif flat in approaches | errors | sizes or not re.search(r"\d", line):
             continue
         elif "none:" in line or "no recommendation:" in line:
             reasons = [c["message"] for c in told["checks"]] + [told["fits"]["valleys"]["reason"]]
@@ -616,6 +621,29 @@ def test_the_rules_see_a_number_that_is_another_law_s() -> None:
     for text in (t for _, t in page_sentences(other, rows) if t.startswith("In words")):
         assert "0.640" in said(text, PAGE, to_json(fit))
     assert said("With 1 FLOPs of a kind.", PAGE, to_json(fit)).startswith("no rule")
+
+
+def test_one_range_over_choices_is_said_once_and_whose_it_is() -> None:
+    """A fit of few rows that chance explains is in neither range; the terminal does not repeat a finding."""
+    fit = study_result.load(DATA / "fit_example.json")
+    values: Any = (
+        ("as fitted", 0.5, 0.45, 0.55, 25), ("squared", 0.42, 0.37, 0.47, 25), ("linear", 0.55, 0.5, 0.6, 25),
+        ("from 2e12", 0.70, 0.4, 0.9, 10),
+    )  # fmt: skip
+    lines = tuple(Choice("choice", option, "a", *rest) for option, *rest in values)
+    (check,) = findings.choices(lines, (0.45, 0.55))
+    assert check.message.startswith("the surface's exponent a lies between 0.42 and 0.55 over 3 choices")
+    made = to_json(dataclasses.replace(fit, sensitivity=lines))
+    said_ = "the surface's a lies between 0.420 and 0.550 over 3 choices of rows and loss"
+    assert sentences.choices(made) == f"{said_}; the recommendation is by the valleys"
+    made["recommendation"]["approach"] = "surface"
+    assert sentences.choices(made, ", x") == f"{said_}, x"
+    assert sentences.choices({**made, "recommendation": None}) == said_
+    assert sentences.choices({**made, "sensitivity": made["sensitivity"][:2]}) == ""
+    assert f"choices        {said_}" in summary(made, told=True).splitlines()
+    known = {**made, "checks": [*made["checks"], to_json(check)]}
+    assert f"choices        {said_}" in summary(known).splitlines()
+    assert "choices  " not in summary(known, told=True), "it stands above"
 
 
 def test_without_a_recommendation_the_command_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
