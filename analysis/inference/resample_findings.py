@@ -82,7 +82,7 @@ def _shared(fit: InferredLaw, name: str, what: str, df: float, of_runs: float) -
     text = f"{fit.nobs} rows are of {what}: intervals include a random effect of the {SCHEMES[name].unit}, "
     text += f"its variance estimated with {df:.2g} degrees of freedom"
     if of_runs:
-        text += f", and one of the run, with {of_runs:.2g}"
+        text += f", and one of the run, with {of_runs:.0f}"
     advice = f"if there is no such effect, they are wider than necessary; more {name} narrow them"
     return [finding("shared_errors", text, advice)]
 

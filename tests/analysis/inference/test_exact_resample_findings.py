@@ -129,12 +129,12 @@ def test_checkpoints_of_several_runs_a_size(
 
 
 def test_effects_of_sizes_and_of_runs_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resample_findings, "nested_df", lambda _: (6.28, 21.4))
+    monkeypatch.setattr(resample_findings, "nested_df", lambda _: (6.28, 981.4))
     data = {"size": np.arange(96) // 8, "run_numbers": np.arange(96) // 2}
     (found,) = said(rows=96, data=data, plan=NESTED)
     assert (found.code, found.level) == ("shared_errors", "note")
     effect = "96 rows are of 12 model sizes: intervals include a random effect of the model size, its variance"
-    assert found.message == f"{effect} estimated with 6.3 degrees of freedom, and one of the run, with 21"
+    assert found.message == f"{effect} estimated with 6.3 degrees of freedom, and one of the run, with 981"
 
 
 @pytest.mark.parametrize(
