@@ -22,6 +22,8 @@ FEW_PACE_SECONDS, LEAST_PACE_SECONDS = 10.0, 1.0
 FEW = 20
 """Jobs that leave at most so many points ask SLURM after these: they may be the last to ask."""
 TRIES, SECONDS = 12, 3.0
+WAIT_SECONDS = 1.5
+"""How long a job waits, rather than leave at once, until it may ask again."""
 STAYS, STAY_SECONDS = 5, 1.0
 """How often a job that ends together with others asks for the room that they leave, and how long before each time."""
 HAND_OVER_SECONDS = 0.5
@@ -31,7 +33,7 @@ HAND_OVER_SECONDS = 0.5
 def pace(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> float:
     """Return how long jobs that end wait after anybody asked for room [s]: less where the queue runs dry soon."""
     left = len(_some_open(folder, state, ended))
-    return PACE_SECONDS if left > FEW else max(LEAST_PACE_SECONDS, FEW_PACE_SECONDS * left / FEW)
+    return PACE_SECONDS if left > FEW else max(LEAST_PACE_SECONDS, FEW_PACE_SECONDS * (left / FEW) ** 2)
 
 
 def has_live_jobs(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: Runner | None = None) -> bool:
@@ -68,17 +70,25 @@ def others_leave(folder: StudyFolder, ended: Collection[str], runner: Runner | N
 
 
 def submit_once_others_left(
-    folder: StudyFolder, services: Services, leaving: Callable[[], bool], send: Callable[[], int | None]
+    folder: StudyFolder,
+    services: Services,
+    leaving: Callable[[], bool],
+    send: Callable[[], int | None],
+    first: float = 0.0,
 ) -> int:
     """Submit what waits, by `send`, as a job that may end together with others; return how much went out.
 
-    They count as alive until they are gone: while others leave, one of them stays, for some seconds.
+    They count as alive until they are gone: while others leave, one of them stays, for some seconds. It asks last when
+    all have gone. first: how long it waits before it asks at all [s].
     """
     out = 0
     with suppress(TimeoutError), locked(folder.staying_lock, timeout=0):
+        if first:
+            services.sleep(first)
         for left in reversed(range(STAYS)):
+            others = leaving()
             out += send() or 0
-            if not left or not leaving():
+            if not left or not others:
                 break
             services.sleep(STAY_SECONDS)
     return out

@@ -187,9 +187,10 @@ def _at_end(study: StudyFolder, services: Services, ended: Collection[str]) -> i
         return submit() or 0  # only says why nothing goes out: the last job has nothing to wait for
     if not last_job.has_live_jobs(study, state, ended, services.runner):
         return last_job.submit_as_last_job(study, services, partial(_is_last, study, services, ended), submit)
-    if not _asked_lately(study, services, last_job.pace(study, state, ended)) or _opens(study, state, ended):
+    wait = 0.0 if _opens(study, state, ended) else _pause(study, services, last_job.pace(study, state, ended))
+    if wait <= last_job.WAIT_SECONDS:
         leaving = partial(last_job.others_leave, study, ended, services.runner)
-        return last_job.submit_once_others_left(study, services, leaving, submit)
+        return last_job.submit_once_others_left(study, services, leaving, submit, wait)
     return 0
 
 
@@ -207,8 +208,14 @@ def _is_work_left(known: Ledger) -> bool:
 
 def _asked_lately(study: StudyFolder, services: Services, seconds: float) -> bool:
     """Whether the scheduler was asked for room within the last `seconds`."""
+    return _pause(study, services, seconds) > 0
+
+
+def _pause(study: StudyFolder, services: Services, seconds: float) -> float:
+    """Return how long it is until the scheduler was last asked for room `seconds` ago [s]."""
     when = (read_record(study.queue_note, QUEUE_NOTE) or {}).get("time")
-    return isinstance(when, int | float) and 0 <= services.clock() - when < seconds
+    ago = services.clock() - when if isinstance(when, int | float) else seconds
+    return seconds - ago if 0 <= ago < seconds else 0.0
 
 
 def _opens(study: StudyFolder, state: Ledger, ended: Collection[str]) -> bool:
