@@ -66,6 +66,7 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
     assert test is not None
     assert plan is not None
     assert len(test.runs) == 5
+    assert test.relative_error is not None
     assert abs(test.relative_error) < 0.03
     # The recommendation is for ten times the largest run: so is the test.
     assert test.extrapolation_factor == pytest.approx(1.3e13 / 1.2e12, rel=1e-6)
