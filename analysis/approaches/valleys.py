@@ -177,7 +177,9 @@ def _exponents(flops: Array, best: Array, draws: Array) -> dict[str, PowerLaw]:
 
 
 def _identified(law: PowerLaw, name: str) -> Identified:
-    """Return whether an exponent has an interval that says something."""
+    """Return whether an exponent has an interval that says something, and a third minimum that checks it."""
+    if law.df_resid < 1:
+        return Identified(False, "two minima fix any power law")
     if law.exponent_interval is None:
         return Identified(False, "no degrees of freedom for an interval, or resamples without a minimum")
     return identifiability.ratio(law.exponent_interval, name)

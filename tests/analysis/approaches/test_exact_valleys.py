@@ -447,6 +447,8 @@ def test_an_exponent_without_an_interval_is_not_identified() -> None:
     bare = PowerLaw(1.0, 0.5, 1.0, None, None, None, 3, 1)
     assert not valleys._identified(bare, "a").identified
     assert valleys._identified(replace(bare, exponent_interval=(0.4, 0.6)), "a").identified
+    two = valleys._identified(replace(bare, exponent_interval=(0.47, 0.48), points=2, df_resid=0), "a")
+    assert (two.identified, two.reason) == (False, "two minima fix any power law")
     assert power_laws.exp_interval(None) is None
     assert power_laws.exp_interval((0.0, 1.0)) == pytest.approx((1.0, np.e))
 
