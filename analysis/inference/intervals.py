@@ -106,7 +106,7 @@ def _clusters(plan: Plan) -> str:
 def _of_draws(fit: Estimate) -> Array:
     import numpy as np
 
-    with np.errstate(invalid="ignore"):  # draws beyond any number have no covariance
+    with np.errstate(invalid="ignore", over="ignore"):  # draws beyond any number, or nearly so, have no covariance
         return np.atleast_2d(np.cov(fit.draws[list(fit.form.names)].to_numpy(), rowvar=False))
 
 

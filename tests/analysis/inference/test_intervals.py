@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from scipy.stats import t as student
 
 from analysis.approaches import valleys
 from analysis.estimation import fit_problem, objectives
-from analysis.inference import error_draws, resampling
+from analysis.inference import error_draws, intervals, resampling
 from analysis.inference.fit_law import fit_law
 from benchmarks import analysis_intervals
 from tests.analysis import studies
@@ -286,6 +288,18 @@ def test_exponents_of_valleys_are_held_and_no_wider_than_need_be(cell: tuple[str
     assert len(ends) >= 145
     assert np.mean((low <= truth) & (truth <= high)) >= 0.91
     assert np.median(high - low) / np.subtract(*np.quantile(estimates, [0.975, 0.025])) < 1.4
+
+
+@pytest.mark.parametrize("size", [1e160, 1e308, np.inf])
+def test_draws_too_large_to_square_have_no_covariance_and_no_warning(size: float) -> None:
+    draws = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=["E", "A"])
+    draws.loc[3, "A"] = size
+    fit: Any = SimpleNamespace(draws=draws, form=SimpleNamespace(names=("E", "A")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = intervals._of_draws(fit)
+    assert found[0, 0] == pytest.approx(draws["E"].var())
+    assert not np.isfinite(found[1, 1])
 
 
 def test_more_budgets_do_not_move_a_public_exponent_between_disjoint_intervals() -> None:
