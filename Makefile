@@ -48,10 +48,10 @@ quick: .venv/ready-dev
 	$(BIN)/python -m pytest -m quick --numprocesses 2 --dist worksteal
 
 # KERNEL:THREADS; what the tests compare with is the same under all of them, the published anchors included.
-KERNELS ?= Haswell:1 Prescott:2 Zen:1
+BLAS_KERNELS ?= Haswell:1 Prescott:2 Zen:1
 
 kernels: .venv/ready-dev
-	@for setting in $(KERNELS); do echo "== $$setting"; \
+	@for setting in $(BLAS_KERNELS); do echo "== $$setting"; \
 	  OPENBLAS_CORETYPE=$${setting%%:*} OMP_NUM_THREADS=$${setting##*:} OPENBLAS_NUM_THREADS=$${setting##*:} \
 	  $(BIN)/python -m pytest --quiet --numprocesses 4 --dist worksteal tests/analysis || exit 1; done
 
