@@ -143,12 +143,16 @@ def shrinkage(around: Around, resamples: int) -> float:
     return min(max(share, LEAST_SHRINKAGE), 1.0) if np.isfinite(share) else 1.0
 
 
+def followed(slopes: Array) -> Array:
+    """Return an orthonormal basis (n, q) of what the constants can follow, by the law's slopes (n, p)."""
+    size = np.linalg.norm(slopes, axis=0)
+    basis, values, _ = np.linalg.svd(slopes / np.where(size > 0, size, 1.0), full_matrices=False)
+    return np.asarray(basis[:, values > 1e-9 * values.max()])
+
+
 def parts(around: Around, groups: Index) -> Parts:
     """Return what the residuals say of errors shared within groups (n,), numbered from 0 without gaps, in `order`."""
-    residual, jacobian = tamed(around.residual, groups), around.slopes
-    size = np.linalg.norm(jacobian, axis=0)
-    basis, values, _ = np.linalg.svd(jacobian / np.where(size > 0, size, 1.0), full_matrices=False)
-    basis = basis[:, values > 1e-9 * values.max()]
+    residual, basis = tamed(around.residual, groups), followed(around.slopes)
     count = np.bincount(groups).astype(float)
     sums = np.zeros((len(count), basis.shape[1]))
     np.add.at(sums, groups, basis)
@@ -200,13 +204,20 @@ def shared(around: Around, groups: Index, resamples: int) -> Array:
     determinant = found.between_u * found.within_v - found.between_v * found.within_u
     common = np.maximum((between * found.within_v - within * found.between_v) / determinant, 0.0)
     own = np.maximum((within - found.within_u * common) / found.within_v, 0.0)
-    # A row's own part has the shape of whole residuals: less the middle of their group, which is one of them, many
-    # would be nothing, and losses near L1, whose spread their density there decides, would be taken as far too sure.
-    size = float(np.sqrt((tamed(around.residual, groups) ** 2).mean()))
-    rest = around.residual / max(size, 1e-300)
+    rest = of_rows(around, groups)
     drawn = generator.normal(size=(half, len(count)))[:, groups] * np.sqrt(common)[:, None]
     drawn += rest[generator.integers(n, size=(half, n))] * np.sqrt(own)[:, None]
     return np.concatenate((drawn, -drawn))[:resamples]
+
+
+def of_rows(around: Around, groups: Index) -> Array:
+    """Return what rows' own parts (n,), of mean square one, are drawn from, beside what groups (n,) share.
+
+    They have the shape of whole residuals: less the middle of their group, which is one of them, many would be nothing,
+    and losses near L1, whose spread their density there decides, would be taken as far too sure.
+    """
+    size = float(np.sqrt((tamed(around.residual, groups) ** 2).mean()))
+    return np.asarray(around.residual / max(size, 1e-300))
 
 
 def repeats(around: Around, cell: Index, resamples: int) -> Array:

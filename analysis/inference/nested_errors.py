@@ -61,8 +61,7 @@ def drawn(around: Around, found: Levels, resamples: int) -> Array:
     half, n = -(-resamples // 2), len(around.order)
     scales = [error_draws.scales(float(df), half, generator) for df in found.df]
     *shared, own = np.sqrt(found.variances(found.squares[:, None] / np.array(scales)))
-    size = float(np.sqrt((error_draws.tamed(around.residual, found.groups[-1]) ** 2).mean()))
-    rest = around.residual / max(size, 1e-300)
+    rest = error_draws.of_rows(around, found.groups[-1])
     out = rest[generator.integers(n, size=(half, n))] * own[:, None]
     for group, spread in zip(found.groups, shared, strict=True):
         out += generator.normal(size=(half, int(group.max()) + 1))[:, group] * spread[:, None]
@@ -71,7 +70,7 @@ def drawn(around: Around, found: Levels, resamples: int) -> Array:
 
 def _levels(around: Around, groups: tuple[Index, ...]) -> Levels:
     """Return the sums of squares of these groups (n,) from coarse to fine, numbered from 0 without gaps."""
-    residual, basis = around.residual, _basis(around.slopes)
+    residual, basis = around.residual, error_draws.followed(around.slopes)
     for group in groups:
         residual = error_draws.tamed(residual, group)
     counts = [*(np.bincount(group)[group].astype(float) for group in groups), np.ones(len(residual))]
@@ -92,13 +91,6 @@ def _levels(around: Around, groups: tuple[Index, ...]) -> Levels:
         groups, np.array([float((part**2).sum()) for part in squares]), expected,
         expected[:, -1] ** 2 / np.maximum(square, 1e-300),
     )  # fmt: skip
-
-
-def _basis(slopes: Array) -> Array:
-    """Return an orthonormal basis (n, q) of what the constants can follow."""
-    size = np.linalg.norm(slopes, axis=0)
-    basis, values, _ = np.linalg.svd(slopes / np.where(size > 0, size, 1.0), full_matrices=False)
-    return np.asarray(basis[:, values > 1e-9 * values.max()])
 
 
 def _split(values: Array, groups: Sequence[Index]) -> list[Array]:

@@ -44,7 +44,8 @@ def simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
         if as_narrow(reached, whole, generator):
             share, runs = float(pool.flops[picks[:k]].sum()) / total, k
             break
-    return Share(share, runs, len(grid), total, spread(now), spread(whole), spread(reached), studies)
+    sd_now, sd_grid, sd_chosen = (float(spread(errors)) for errors in (now, whole, reached))
+    return Share(share, runs, len(grid), total, sd_now, sd_grid, sd_chosen, studies)
 
 
 def _steps(count: int) -> list[int]:
@@ -91,12 +92,13 @@ def simulate(setting: Setting, columns: tuple[Array, Array], studies: int, seed:
     return Studies(setting, x, seen, truth[:, -1])
 
 
-def spread(errors: Array) -> float:
-    """Return the robust standard deviation of errors (n,) by their median absolute deviation."""
-    return float(1.4826 * np.median(np.abs(errors - np.median(errors))))
+def spread(errors: Array) -> Array:
+    """Return the robust standard deviations (...,) of errors (..., n) by their median absolute deviation."""
+    middle = np.median(errors, axis=-1, keepdims=True)
+    return np.asarray(1.4826 * np.median(np.abs(errors - middle), axis=-1))
 
 
 def as_narrow(errors: Array, than: Array, generator: np.random.Generator) -> bool:
     """Return whether errors (n,) spread no further than others of the same studies, in SURE of their resamples."""
     again = generator.integers(len(errors), size=(RESAMPLES, len(errors)))
-    return bool(np.mean([spread(errors[i]) <= spread(than[i]) for i in again]) >= SURE)
+    return bool((spread(errors[again]) <= spread(than[again])).mean() >= SURE)
