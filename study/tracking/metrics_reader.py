@@ -95,26 +95,32 @@ def _is_same(file: BinaryIO, start: Position) -> bool:
 
 def _rollbacks(file: BinaryIO, offset: int) -> list[tuple[int, int]]:
     """Return the rollbacks behind `offset`: the path that each began, and to which step it went back."""
-    found = []
     file.seek(offset)
-    for line in file:
-        if _ROLLBACK in line and line.endswith(b"\n"):
-            with contextlib.suppress(*_UNREADABLE):
-                found += recorded.goings_back([json.loads(line)])
-    return found
+    return [back for _, began in _goings_back(file) for back in began]
 
 
 def beginnings(path: Path) -> dict[int, int]:
     """Return the paths that rollbacks began, in the order written, and the step after which each run went back."""
     found: dict[int, int] = {}
     with path.open("rb") as file:
-        for line in file:
-            if _ROLLBACK in line and line.endswith(b"\n"):
-                with contextlib.suppress(*_UNREADABLE):
-                    entry = json.loads(line)
-                    for number, _ in recorded.goings_back([entry]):
-                        found.setdefault(number, int(entry["step"]))
+        for entry, began in _goings_back(file):
+            with contextlib.suppress(*_UNREADABLE):
+                step = int(entry["step"])
+                for number, _ in began:
+                    found.setdefault(number, step)
     return found
+
+
+def _goings_back(file: BinaryIO) -> Iterator[tuple[Mapping[str, Any], list[tuple[int, int]]]]:
+    """Yield every record of a rollback from where the file stands, with the paths it began and where they went back."""
+    for line in file:
+        if _ROLLBACK in line and line.endswith(b"\n"):
+            try:
+                entry = json.loads(line)
+                began = recorded.goings_back([entry])
+            except _UNREADABLE:
+                continue
+            yield entry, began
 
 
 def _record(line: bytes, before: Position, rollbacks: Sequence[tuple[int, int]], per_token: float) -> Record:
