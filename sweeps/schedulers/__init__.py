@@ -47,8 +47,7 @@ class Entry:
 
     pauses: trials pause at rungs, where a rung with fewer trials than `eta` sends none on. ensures: which trial comes
     to the end in any case. rungs: how many select, where no first rung is asked for. not_replayed: why recorded curves
-    cannot tell how it would have done; "" where they can.
-    What it does is said in conf/search/NAME.yaml.
+    cannot tell how it would have done; "" where they can. What it does is said in conf/search/NAME.yaml.
     """
 
     module: str

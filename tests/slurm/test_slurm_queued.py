@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from getpass import getuser
 from pathlib import Path
 
@@ -22,6 +23,12 @@ def one_node(slurm_here: None) -> Iterator[ThrowawayCluster]:
         yield cluster
 
 
+def says(lab: Lab, study: str, *words: str) -> bool:
+    """Whether `status` says all of these."""
+    text = " ".join(lab.study("status", study).split())
+    return all(word in text for word in words)
+
+
 def test_drained_nodes_and_held_jobs_are_said_in_words(
     one_node: ThrowawayCluster, tmp_path: Path, corpus: Path
 ) -> None:
@@ -30,10 +37,7 @@ def test_drained_nodes_and_held_jobs_are_said_in_words(
     def ask(command: Sequence[str]) -> Answer:
         return Answer(0, one_node.call(*command))
 
-    def said(*words: str) -> bool:
-        text = " ".join(lab.study("status", "q").split())
-        return all(word in text for word in words)
-
+    said = partial(says, lab, "q")
     assert {(nodes.count, nodes.down) for nodes in read_nodes(ask).nodes} == {(1, 0)}
     one_node.call("scontrol", "update", "nodename=n1", "state=drain", "reason=disk")
     assert {(nodes.count, nodes.down) for nodes in read_nodes(ask).nodes} == {(1, 1)}
@@ -61,10 +65,7 @@ def test_a_time_before_which_a_job_may_not_start_is_said(
     lab.sweep("study.name=later", *TINY, "seed=1,2", "cluster.sbatch={begin: now+1day}")
     (job,) = lab.job_ids("later")
 
-    def said(*words: str) -> bool:
-        text = " ".join(lab.study("status", "later").split())
-        return all(word in text for word in words)
-
+    said = partial(says, lab, "later")
     shown = f"for job in {job}; do scontrol update JobId=$job StartTime=now; done"
     wait_for("a time", lambda: said("2 queued: it was told not to start before", shown, "stalled"), every=LOOK_SECONDS)
     one_node.call("bash", "-c", shown)
@@ -81,7 +82,7 @@ def test_points_whose_dependency_is_never_satisfied_start_by_what_is_shown(
     (job,) = lab.job_ids("after")
     one_node.call("scontrol", "update", f"JobId={job}", "StartTime=now", f"Dependency=afterok:{failed}")
     shown = f"scancel {job}, then python -m study retry with --state cancelled"
-    wait_for("a failure", lambda: shown in " ".join(lab.study("status", "after").split()), every=LOOK_SECONDS)
+    wait_for("a failure", lambda: says(lab, "after", shown), every=LOOK_SECONDS)
     one_node.call("scancel", job)
     wait_for("the end", lambda: "2 cancelled" in lab.study("status", "after"), every=LOOK_SECONDS)
     lab.sweep("study.name=after", *TINY, "seed=1,2")  # without the time, for the jobs that come

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from study.executors.jobs import Job, JobState, QueueView
 from study.records import ledger
 from study.status.observer import Observer
 from study.storage.files import RunLock, write_json
+from study.storage.layout import RunFolder
 from study.tracking.facts import read_facts
 from study.tracking.mapping import of_search
 from tests.study.support.studies import make_study
@@ -27,7 +30,17 @@ VIEWS = {
     "left to another": QueueView({"7_0": Job(JobState.FAILED, "FAILED", "exit code 76:0")}),
     "sacct silent": QueueView({}, False, ("sacct: away",), queue_complete=True),
 }
+JOB = {"name": "s.a", "job_id": "7_0"}
 ENDS = (None, "interrupted", "preempted", "failed", "time_limit")
+
+
+def write_attempt(run: RunFolder, job: Mapping[str, str], end: Mapping[str, Any] | None) -> None:
+    """Write the files of a run's first attempt: its job, and how it ended where it has."""
+    attempt = run.attempt(1)
+    attempt.path.mkdir(parents=True)
+    write_json(attempt.job, {"executor": "slurm", "started": time.time(), **job})
+    if end is not None:
+        write_json(attempt.outcome, {"ended": time.time(), "seconds": 1.0, "error": None, **end})
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -39,11 +52,7 @@ def test_both_judge_alike(tmp_path: Path, view: str, end: str | None, held: bool
     ledger.append(study, "intent", name="s.a", executor="slurm", keys=[key], resources={}, code=None)
     ledger.append(study, "submitted", name="s.a", job_id="7")
     run = study.run(key)
-    attempt = run.attempt(1)
-    attempt.path.mkdir(parents=True)
-    write_json(attempt.job, {"name": "s.a", "executor": "slurm", "job_id": "7_0", "started": time.time()})
-    if end is not None:
-        write_json(attempt.outcome, {"state": end, "ended": time.time(), "seconds": 1.0, "error": None})
+    write_attempt(run, JOB, None if end is None else {"state": end})
     if held:
         run.left_to.write_text(json.dumps({"name": "s.a", "job_id": "7_0", "time": time.time() + 5}))
     observer = Observer(study, lambda ids: VIEWS[view])
@@ -64,10 +73,7 @@ def test_a_silent_squeue_makes_no_interruption(tmp_path: Path) -> None:
     (key,) = keys.values()
     ledger.append(study, "intent", name="s.a", executor="slurm", keys=[key], resources={}, code=None)
     ledger.append(study, "submitted", name="s.a", job_id="7")
-    attempt = study.run(key).attempt(1)
-    attempt.path.mkdir(parents=True)
-    write_json(attempt.job, {"name": "s.a", "executor": "slurm", "job_id": "7_0", "started": time.time()})
-    write_json(attempt.outcome, {"state": "interrupted", "ended": time.time(), "seconds": 1.0, "error": None})
+    write_attempt(study.run(key), JOB, {"state": "interrupted"})
     facts = read_facts(Observer(study, view=SILENT), key)
     assert facts is not None and facts.state == "unknown" and "may have requeued it" in facts.why
 
@@ -75,10 +81,7 @@ def test_a_silent_squeue_makes_no_interruption(tmp_path: Path) -> None:
 def test_both_say_why_a_run_that_is_tried_again_waits(tmp_path: Path) -> None:
     study, keys = make_study(tmp_path / "s", [1])
     (key,) = keys.values()
-    attempt = study.run(key).attempt(1)
-    attempt.path.mkdir(parents=True)
-    write_json(attempt.job, {"name": "s.a", "executor": "slurm", "job_id": "7_0", "started": time.time()})
-    write_json(attempt.outcome, {"state": "time_limit", "ended": time.time(), "seconds": 1.0, "error": None})
+    write_attempt(study.run(key), JOB, {"state": "time_limit"})
     ledger.append(study, "waiting", keys=[key], resources={}, code=None, parallel=None)
     write_json(study.queue_note, {"time": 0.0, "why": "MaxJobCount is used up", "waiting": 1})
     observer = Observer(study)
@@ -94,12 +97,9 @@ def test_both_tell_the_end_of_the_present_job_and_not_an_earlier_ones(tmp_path: 
     for number, name in enumerate(("s.a", "s.b"), 7):
         ledger.append(study, "intent", name=name, executor="slurm", keys=[key], resources={}, code=None)
         ledger.append(study, "submitted", name=name, job_id=str(number))
-    attempt = study.run(key).attempt(1)
-    attempt.path.mkdir(parents=True)
-    mine = {"name": "s.b", "job_id": "8_0"} if begun else {"name": "s.a", "job_id": "7_0"}
-    write_json(attempt.job, {**mine, "executor": "slurm", "started": time.time()})
     said = {"headline": "rank 1: KeyError: 'x'", "error": "rank 1: Traceback\nKeyError: 'x'", "rank": 1}
-    write_json(attempt.outcome, {"state": "failed", "kind": "code_error", "ended": time.time(), "seconds": 1.0, **said})
+    mine = {"name": "s.b", "job_id": "8_0"} if begun else JOB
+    write_attempt(study.run(key), mine, {"state": "failed", "kind": "code_error", **said})
     view = QueueView({"8_0": Job(JobState.FAILED, "FAILED", "exit code 1:0")})
     observer = Observer(study, lambda ids: view)
     observer.refresh()
@@ -112,11 +112,8 @@ def test_both_tell_the_end_of_the_present_job_and_not_an_earlier_ones(tmp_path: 
 def test_a_trial_that_failed_has_its_error(tmp_path: Path) -> None:
     study, keys = make_study(tmp_path / "s", [1])
     (key,) = keys.values()
-    attempt = study.run(key).attempt(1)
-    attempt.path.mkdir(parents=True)
-    write_json(attempt.job, {"name": "local.w", "executor": "local", "job_id": "1", "started": time.time()})
-    ended = {"state": "failed", "kind": "code_error", "ended": time.time(), "seconds": 1.0, "error": "KeyError: 'x'"}
-    write_json(attempt.outcome, ended)
+    job = {"name": "local.w", "executor": "local", "job_id": "1"}
+    write_attempt(study.run(key), job, {"state": "failed", "kind": "code_error", "error": "KeyError: 'x'"})
     facts = read_facts(Observer(study), key)
     assert facts is not None and facts.state == "pending" and not facts.error, "its search may try it again"
     assert of_search(facts, "failed", "").error == "KeyError: 'x'"
