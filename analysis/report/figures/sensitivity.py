@@ -9,6 +9,7 @@ from analysis.report import sentences
 from analysis.report.figures import style
 from analysis.report.figures.canvas import Figure, Panel, Table
 from analysis.text import numbers
+from analysis.values import choice_lines
 from analysis.values.blocks import Interval
 from analysis.values.study_result import Choice, Fit
 
@@ -30,6 +31,8 @@ def figure(fit: Fit) -> Figure | None:
     alone = f", against {numbers.interval(whole)} by its interval alone" if whole else ""
     text = sentences.choices(sentences.read(fit), alone)
     caption = "Each row changes one choice and fits the surface again" + (f": {text}" if text else "")
+    if text and (rest := len(lines) - len(choice_lines.telling(lines))):
+        caption += f". {numbers.counted(rest, 'row')} of fewer runs may lie beyond that by chance"
     panel = Panel(
         "choices",
         f"The exponent {lines[0].quantity} under other choices",

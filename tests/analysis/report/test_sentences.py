@@ -181,6 +181,12 @@ def chosen(fit: dict[str, Any]) -> dict[str, str]:
     return {"low": numbers.number(min(found)), "high": numbers.number(max(found)), "count": str(len(found)), **own}
 
 
+def beyond(fit: dict[str, Any]) -> dict[str, str]:
+    """Return how many rows of the figure are not in the range over choices."""
+    count = sum(line["value"] is not None for line in fit["sensitivity"]) - int(chosen(fit)["count"])
+    return {"rest": numbers.counted(count, "row")} if count else {}
+
+
 def stars(fit: dict[str, Any]) -> dict[str, str]:
     """Return the budget of the proposals, and whose the marks beside the star are."""
     budget = numbers.flops(plan(fit, "budget_flops"))
@@ -280,7 +286,8 @@ PAGE: tuple[tuple[str, Expected], ...] = (
                   "low": numbers.number(min(exponents(fit), default=None)),
                   "high": numbers.number(max(exponents(fit), default=None))}),
     (rf"Each row changes one choice and fits the surface again: {CHOSEN}(?:, against (?P<whole>{SPAN}) by its interval "
-     rf"alone)?{NOT_OWN}\.", lambda fit: {**chosen(fit), "whole": ends(fit["fits"]["surface"]["intervals"]["a"])}),
+     rf"alone)?{NOT_OWN}(?:\. (?P<rest>\d+ rows?) of fewer runs may lie beyond that by chance)?\.",
+     lambda fit: {**chosen(fit), **beyond(fit), "whole": ends(fit["fits"]["surface"]["intervals"]["a"])}),
     (rf"The best run of each budget along one law, the (?P<by>\w+): parameters N\*(?: \[\w+\])?, "
      rf"tokens D\* and loss in nats per token; the largest run had (?P<largest>{FLOPS})\."
      r"(?: Where there is no interval: .*)?",
