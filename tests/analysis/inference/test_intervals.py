@@ -290,6 +290,22 @@ def test_exponents_of_valleys_are_held_and_no_wider_than_need_be(cell: tuple[str
     assert np.median(high - low) / np.subtract(*np.quantile(estimates, [0.975, 0.025])) < 1.4
 
 
+def test_drift_moves_the_best_size_of_each_budget_and_not_the_lowest_loss() -> None:
+    def away(errors: str) -> tuple[float, float]:
+        """Return how far best sizes lie from the truth in ln N (standard deviation), and losses at most."""
+        sizes, losses = [], []
+        for seed in range(60):
+            found = valleys.fit(analysis_intervals.study("isoflop", 200, errors, seed), resamples=0, seed=0)
+            true = [analysis_intervals.truths(float(flops)) for flops in found.flops]
+            sizes.append(found.params - np.log([one["params"] for one in true]))
+            losses.append(found.loss / [one["loss"] for one in true] - 1.0)
+        return float(np.concatenate(sizes).std()), float(np.abs(np.concatenate(losses)).max())
+
+    (still, _), (moved, lifted) = away("normal"), away("drift")
+    assert moved == pytest.approx(np.hypot(analysis_intervals.DRIFT, still), rel=0.1)
+    assert lifted < 0.01
+
+
 @pytest.mark.parametrize("size", [1e160, 1e308, np.inf])
 def test_draws_too_large_to_square_have_no_covariance_and_no_warning(size: float) -> None:
     draws = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=["E", "A"])
