@@ -6,7 +6,8 @@ module's tests (`benchmarks._pure_parts`) that enter the changed function, the q
 What runs when its module is imported cannot be swapped: such a mutant is imported anew (all are with `--anew`, which is
 slow). One that takes ten times the CPU seconds of its tests, and some besides, is a timeout, which counts neither as
 killed nor as survived. One that no test notices survives, and is printed, unless `benchmarks/mutants_equivalent.txt`
-says why it changes nothing that counts.
+says why it changes nothing that counts. `benchmarks/mutants_survived.txt` says of others why no test is to hold what
+they change: these count as survived, and are printed with that reason; one that has none is printed as new.
 
 MODULE: a file or folder (all if none). `--sample 30` takes that many mutants of each file, at random;
 `--share 3/8` every eighth mutant from the third on, for several machines; `--seconds` ends it cleanly with what it has;
@@ -41,6 +42,7 @@ from benchmarks._trial import Children, anew, preload
 from train.spec.command_line import Parser
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
+SURVIVED = Path(__file__).with_name("mutants_survived.txt")
 IMPORT_SECONDS = 60.0
 """CPU seconds besides those of the tests that a mutant may take that is imported anew."""
 
@@ -56,14 +58,15 @@ def wanted(modules: Iterable[str]) -> list[str]:
     return chosen or list(TESTS)
 
 
-def equivalent() -> dict[str, str]:
-    """Return the mutants that change nothing that counts, as `path: mutant without its line`, with the reason."""
-    lines = EQUIVALENT.read_text(encoding="utf-8").splitlines() if EQUIVALENT.exists() else []
+def reasons(file: Path) -> dict[str, str]:
+    """Return the mutants of EQUIVALENT or SURVIVED, as `path: mutant without its line`, with the reason of each."""
+    lines = file.read_text(encoding="utf-8").splitlines()
     pairs = (line.rpartition("  # ") for line in lines if line and not line.startswith("#"))
     return {what.strip(): why for what, _, why in pairs}
 
 
-def _unlined(path: str, mutant: str) -> str:
+def unlined(path: str, mutant: str) -> str:
+    """Return a mutant as it is listed: without its line, which moves as code above it grows."""
     where, _, change = mutant.split(":", 2)
     return f"{path}: {where}:{change}"
 
@@ -232,12 +235,14 @@ def _kept(out: Path | None) -> dict[tuple[str, str], str]:
 
 
 def _report(answers: dict[tuple[str, str], str | None], made: dict[str, list[Mutant]]) -> None:
-    reasons, survivors = equivalent(), list[str]()
+    same, told, survivors = reasons(EQUIVALENT), reasons(SURVIVED), dict[str, str]()
     counts: dict[str, Counter[str]] = {path: Counter() for path in made}
     for (path, name), answer in answers.items():
-        said = "equivalent" if answer == "survived" and _unlined(path, name) in reasons else answer or "left"
+        listed = unlined(path, name)
+        said = "equivalent" if answer == "survived" and listed in same else answer or "left"
         counts[path][said] += 1
-        survivors += [f"{path}: {name}"] if said == "survived" else []
+        if said == "survived":
+            survivors[f"{path}: {name}"] = told.get(listed, "new")
     print(_machine())
     heads = f"{'mutants':>8} {'tried':>6} {'killed':>7} {'timeout':>8} {'equivalent':>11} {'survived':>9} {'share':>7}"
     print(f"{'module':36} {heads}")
@@ -246,13 +251,14 @@ def _report(answers: dict[tuple[str, str], str | None], made: dict[str, list[Mut
         folder = str(Path(path).parent)
         folders[folder] = folders.get(folder, Counter()) + count
     for what, count in [*counts.items(), *folders.items(), ("all", sum(counts.values(), Counter[str]()))]:
-        killed, late, same, survived = (count[said] for said in ("killed", "timeout", "equivalent", "survived"))
+        killed, late, alike, survived = (count[said] for said in ("killed", "timeout", "equivalent", "survived"))
         number = sum(len(found) for path, found in made.items() if what in (path, "all", str(Path(path).parent)))
         tried = count.total() - count["left"]
         share = f"{killed / (killed + survived):7.1%}" if killed + survived else f"{'-':>7}"
-        print(f"{what:36} {number:8} {tried:6} {killed:7} {late:8} {same:11} {survived:9} {share}")
-    print("\nsurvivors:" if survivors else "\nno survivors")
-    print("\n".join(sorted(survivors)))
+        print(f"{what:36} {number:8} {tried:6} {killed:7} {late:8} {alike:11} {survived:9} {share}")
+    new = sum(why == "new" for why in survivors.values())
+    print(f"\n{len(survivors)} survivors, {new} of them new:" if survivors else "\nno survivors")
+    print("\n".join(f"{one}  # {why}" for one, why in sorted(survivors.items())))
 
 
 def _machine() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from benchmarks._pure_parts import TESTS
 from benchmarks._reach import Reach, chosen
 from benchmarks._swap import ROOT, pairs
 from benchmarks._trial import Children
-from benchmarks.mutants import equivalent
+from benchmarks.mutants import EQUIVALENT, SURVIVED, reasons, unlined
 from tests.once import once
 
 SOURCE = '''"""Doc."""
@@ -315,9 +316,53 @@ def test_every_file_that_is_named_is_there() -> None:
     named = {
         *TESTS,
         *(path for paths in TESTS.values() for path in paths),
-        *(each.split(": ")[0] for each in equivalent()),
     }
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("file", [EQUIVALENT, SURVIVED], ids=["equivalent", "survived"])
+def test_every_mutant_that_is_listed_is_one_of_the_code(file: Path) -> None:
+    """Its line before is there, in its function: a stale reason would go on speaking of code that is gone."""
+    listed = reasons(file)
+    assert all(why for why in listed.values()), "each has a reason"
+    lines = {path: _placed(ROOT / path) for path in {each.partition(": ")[0] for each in listed}}
+    gone = []
+    for each in listed:
+        path, where, change = each.split(": ", 2)
+        if not any(where == name and change.startswith(f"{line} -> ") for name, line in lines[path]):
+            gone.append(each)
+    assert gone == []
+
+
+def test_a_mutant_is_listed_without_its_line() -> None:
+    change = str(mutants("LIMIT = 3\n")[0])
+    assert change == "module:1: LIMIT = 3 -> LIMIT = 0"
+    assert unlined("a/b.py", change) == "a/b.py: module: LIMIT = 3 -> LIMIT = 0"
+
+
+def test_reasons_are_read_from_after_the_last_hash(tmp_path: Path) -> None:
+    file = tmp_path / "listed.txt"
+    file.write_text("# heading\n\na.py: f: x = 1  # why -> x = 2  # why  # how fine a grid is\n")
+    assert reasons(file) == {"a.py: f: x = 1  # why -> x = 2  # why": "how fine a grid is"}
+
+
+def _placed(path: Path) -> set[tuple[str, str]]:
+    """Return the lines of a module's source, each with the name of the innermost function or class that it is in."""
+    source = path.read_text("utf-8")
+    names = ["module"] * (len(source.splitlines()) + 1)
+
+    def visit(node: ast.AST, outer: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = outer
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                inner = f"{outer}.{child.name}".lstrip(".")
+                names[child.lineno : (child.end_lineno or child.lineno) + 1] = [inner] * (
+                    (child.end_lineno or child.lineno) - child.lineno + 1
+                )
+            visit(child, inner)
+
+    visit(ast.parse(source), "")
+    return {(names[number], line.strip()) for number, line in enumerate(source.splitlines(), 1)}
 
 
 @pytest.mark.parametrize(
