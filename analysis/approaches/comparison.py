@@ -67,9 +67,7 @@ def side_by_side(
 
     table = observations.rows_of(runs)
     at = float(table.flops.max()) if budget is None else float(budget)
-    curves = checkpoints
-    if curves is None:
-        curves = runs if not isinstance(runs, Rows) and "run" in runs else table
+    curves = table if checkpoints is None else checkpoints
     if judged is None:
         judged = valleys.fit(table, resamples=0, seed=0, choices=choices).block.valleys
     asked = {"resamples": resamples, "seed": seed, **options}

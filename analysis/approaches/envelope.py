@@ -144,14 +144,20 @@ def _several(sizes: Array) -> bool:
 
 
 def _curves(runs: Any, grid: int) -> tuple[Array, Array, Array, Array]:
-    """Return ln loss (K, G), ln params (K,), ln tokens (K, G) and ln FLOPs (G,); infinity outside a curve's range."""
+    """Return ln loss (K, G), ln params (K,), ln tokens (K, G) and ln FLOPs (G,); infinity outside a curve's range.
+
+    Checkpoints that lack one of these, or whose loss is no positive number, are no points of their curve.
+    """
     runs = observations.table(runs)
-    columns = [np.log(observations.column(runs, name)) for name in ("params", "tokens", "flops", "loss")]
+    values = np.stack([observations.column(runs, name) for name in ("params", "tokens", "flops", "loss")])
+    good = (np.isfinite(values) & (values > 0)).all(axis=0)
+    columns = np.log(values[:, good])
     number = observations.group_column(runs, "run")
     if number is None:
         raise ValueError(
             "an envelope needs the column 'run': which rows are checkpoints of one run; map it with columns="
         )
+    number = number[good]
     by_run = np.argsort(number, kind="stable")
     curves = np.split(by_run, np.flatnonzero(np.diff(number[by_run])) + 1)
     curves = [rows[np.argsort(columns[2][rows], kind="stable")] for rows in curves if len(rows) >= 2]

@@ -7,12 +7,13 @@ import inspect
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 
-from analysis.approaches import envelope, isoflop
+from analysis.approaches import comparison, envelope, isoflop
 from analysis.inference import resampling
 from analysis.inputs.dataset import rows
 from tests.analysis import studies
@@ -209,3 +210,18 @@ def test_draws_along_one_size_have_no_exponent_either() -> None:
     runs["loss"][4] = 2.9
     drawn = envelope._slopes(*envelope._curves(runs, 50), resamples=40, seed=0, hull=False)
     assert np.isnan(drawn["params"]).all() and np.isnan(drawn["tokens"]).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, 0.0])
+def test_checkpoints_without_a_loss_are_no_points_of_their_curve(bad: float) -> None:
+    """Their curve goes straight on between those beside them, and ends where all that follow are bad."""
+    table = pd.DataFrame(curves())
+    lost = [29, 40, 41, 65, 82, 83]
+    damaged = table.assign(loss=table["loss"].where(~table.index.isin(lost), bad))
+    expected = envelope.fit(table.drop(index=lost), resamples=20)
+    found = envelope.fit(damaged, resamples=20)
+    pd.testing.assert_frame_equal(found.points, expected.points)
+    assert found.exponents == expected.exponents
+    assert len(found.points) != len(envelope.fit(table, resamples=0).points)
+    line = comparison.side_by_side(damaged, 1e19, resamples=0, judged=()).loc["1 envelope"]
+    assert line["a"] == expected.exponents["params"].exponent
