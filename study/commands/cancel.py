@@ -12,6 +12,7 @@ from study import executors, text
 from study.commands import add_json, add_selection, add_study, emit, selection
 from study.records import ledger
 from study.records.settings import find_study, reference
+from study.status import copies
 from study.status.observer import Observer
 from study.status.selection import given_points, selected
 from study.status.states import PointState, PointStatus
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
     else:
         text.show(f"{folder.name}: {counted(len(chosen), 'point')} cancelled: {in_words(done)}")
-        text.show(f"{again}    # continues them")
+        text.show("\n".join([*copies.lines(chosen), f"{again}    # continues them"]))
     return 0
 
 

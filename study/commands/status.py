@@ -14,7 +14,7 @@ from study.reconcile.observe import observe
 from study.records import ledger, other_code
 from study.records.point import Point
 from study.records.settings import find_study, reference
-from study.status import cost, overview
+from study.status import copies, cost, overview
 from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
 from study.text import recognised
@@ -57,7 +57,8 @@ def _search(folder: StudyFolder, machine: bool) -> int:
     search = TrialQueue.of(folder).note_silent().search
     if machine:
         said = {"search": True, **view.as_json(search, folder, time.time())}
-        emit("status", folder, said | {"refused": None if search.over else ledger.read(folder).refusal})
+        known = ledger.read(folder)
+        emit("status", folder, said | {"refused": None if search.over else known.refusal, "copy_of": known.copy_of})
     else:
         stuck = [] if search.over else waiting.lines(folder) or waiting.idle(search, folder)
         terminal.show("\n".join([view.text(search, folder, time.time()), *stuck]))
@@ -101,7 +102,7 @@ def as_text(
     spent = cost.measure_by_clocks(folder, points, statuses)
     after = [overview.cost_line(spent)] if spent.used else []
     after += slow_lines(statuses) + overview.queued_lines(statuses) + overview.waiting_lines(statuses)
-    after += overview.refused_lines(statuses)
+    after += overview.refused_lines(statuses) + copies.lines(statuses)
     after += overview.code_lines(statuses)
     after += [part for line in other_code.lines(points.values()) for part in _wrapped(line, "", "    ", terminal.WIDTH)]
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]

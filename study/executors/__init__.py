@@ -36,8 +36,8 @@ def detached(batch: Batch | None) -> bool:
 
 
 def submitted(batches: Iterable[Batch]) -> list[Batch]:
-    """Return the batches whose jobs a scheduler knows by an id."""
-    return [batch for batch in batches if batch.job_id is not None and detached(batch)]
+    """Return the batches whose jobs a scheduler knows by an id; none of a study that this one is a copy of."""
+    return [batch for batch in batches if batch.job_id is not None and batch.elsewhere is None and detached(batch)]
 
 
 def query(batches: Iterable[Batch], runner: Runner | None = None) -> QueueView:

@@ -15,6 +15,7 @@ from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import AttemptEnd, Neighbours
 from study.records import ledger
+from study.records.bad_ends import end_fields
 from study.records.settings import load_submission
 from study.records.shapes import ATTEMPT_END, JOB
 from study.storage.shapes import read_record
@@ -84,6 +85,6 @@ def account_for_restart(work: JobContext, number: int, services: Services | None
     nodes = tuple(job.get("nodes") or ())
     start = FailedAttempt(work.key, work.batch.name, number - 1, kind, nodes, job.get("memory_gb"))
     ends = ends_of(work.study, services, ledger.read(work.study), start, rules)
-    ledger.extend(work.study, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
+    ledger.extend(work.study, [{"event": "ended", **end_fields(end)} for end in ends])
     stops = [end for end in ends if end.action == Action.STOP and rules.kinds[kind].action != Action.STOP]
     return Ending(kind, why=stops[0].why) if stops else None

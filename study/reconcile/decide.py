@@ -86,6 +86,8 @@ def _is_due(key: str, known: Ledger, state: str, abandoned: set[str]) -> bool:
     if key in known.cancelled:
         return False
     name = known.current.get(key)
+    if key in known.elsewhere:
+        return state == PointState.PENDING or state in RESUMABLE
     if name is None or name in abandoned:
         return state not in (PointState.COMPLETED, PointState.DIVERGED, PointState.RUNNING)
     return state in RESUMABLE and not known.batches[name].ambiguous

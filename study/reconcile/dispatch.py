@@ -251,13 +251,13 @@ def jobs_to_ignore(folder: StudyFolder, state: Ledger, seen: QueueLimits) -> set
     its points ended for good.
     """
     alive = _own_jobs(state, seen)
-    last = [b for b in state.batches.values() if alive.get(b.job_id or "", 0) == 1]
+    last = [b for b in state.own_batches if alive.get(b.job_id or "", 0) == 1]
     return {b.job_id or "" for b in last if b.keys and all(is_over(folder, state, key, b) for key in b.keys)}
 
 
 def _own_jobs(state: Ledger, seen: QueueLimits) -> dict[str, int]:
     """Return the user's jobs that wait or run, by id, but those that have an id of the study under another name."""
-    names = {"", *(batch.name for batch in state.batches.values())}
+    names = {"", *(batch.name for batch in state.own_batches)}
     return {i: count for i, count in seen.alive.items() if seen.names.get(i, "") in names}
 
 
@@ -265,7 +265,7 @@ def _alive(state: Ledger, seen: QueueLimits, over: Collection[str]) -> _Alive:
     """Return how many jobs of the study live, and how many of them may run at once."""
     jobs = throttles = 0
     alive = _own_jobs(state, seen)
-    for batch in state.batches.values():
+    for batch in state.own_batches:
         if batch.job_id in over:
             continue
         count = alive.get(batch.job_id or "", 0)

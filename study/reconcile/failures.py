@@ -32,6 +32,7 @@ from study.failures.retry_policy import (
 )
 from study.reconcile.services import Services
 from study.records import ledger
+from study.records.bad_ends import end_fields
 from study.records.checkpoints import reached
 from study.records.ledger import Batch, Ledger
 from study.records.settings import load_submission
@@ -100,7 +101,7 @@ def record_own(folder: StudyFolder, services: Services, failed: FailedAttempt) -
     if ends[0].action != Action.STOP:
         wanted = change(merged_ends(known, ends)[failed.key], nodes_left_out(known, ends, rules, services), rules)
     if ends[0].action in (Action.AGAIN, Action.ELSEWHERE) and wanted == Change() and failed.requeue is not None:
-        ledger.append(folder, "ended", **ledger.end_fields(ends[0]))
+        ledger.append(folder, "ended", **end_fields(ends[0]))
         if services.executor(known.batches[failed.batch or ""].executor).requeue(failed.requeue):
             services.report(f"{failed.key}: job {failed.requeue} is requeued")
             return False
@@ -135,13 +136,13 @@ def record_local(folder: StudyFolder, services: Services, known: Ledger, statuse
     not retried.
     """
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind not in (Kind.NONE, Kind.INTERRUPTED)]
-    ours = [s for s in ours if known.current.get(s.key) == s.batch and not _is_detached(known, s.batch)]
+    ours = [s for s in ours if s.batch and known.current.get(s.key) == s.batch and not _is_detached(known, s.batch)]
     if not ours:
         return []
     rules = load_submission(folder).retry.rules().here()
     ends = new_ends(ours, known.ends, rules, services.clock(), saved=partial(_saved, folder))
     keys = [key for key in due(ours, merged_ends(known, ends)) if _is_wanted(known, key)]
-    ledger.extend(folder, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
+    ledger.extend(folder, [{"event": "ended", **end_fields(end)} for end in ends])
     for text in _summary(ends):
         services.report(text)
     for name in dict.fromkeys(known.current[key] for key in keys):
@@ -181,7 +182,7 @@ def _write(
     groups: dict[tuple[str, Change], list[str]] = {}
     for key in keys:
         groups.setdefault((known.current[key], change(merged[key], left_out, rules)), []).append(key)
-    events: list[dict[str, Any]] = [{"event": "ended", **ledger.end_fields(end)} for end in ends]
+    events: list[dict[str, Any]] = [{"event": "ended", **end_fields(end)} for end in ends]
     if left_out != known.excluded:
         until = round(services.clock() + 3600 * rules.exclude_hours)
         events.append({"event": "excluded", "nodes": dict(left_out), "until": until})

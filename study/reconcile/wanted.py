@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from study.config.schema import ClusterConfig
 from study.executors import query
@@ -17,6 +17,7 @@ from study.reconcile.decide import decide
 from study.reconcile.services import Services
 from study.reconcile.triggers import Submit
 from study.records import ledger
+from study.records.ledger import Ledger
 from study.records.point import Point
 from study.records.settings import reference
 from study.status import budget
@@ -55,7 +56,7 @@ def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
     statuses = [PointStatus(one.key, PointState.PENDING) if one.key in again else one for one in statuses]
     states |= {one.key: one.state for one in statuses}
     _say_what_stays(folder, asked.keys, states, services)
-    known = ledger.retried(observer.known, again)
+    known = retried(observer.known, again)
     actions = decide(asked.keys, known, states, {}, services.clock())
     keys = [key for action in actions if isinstance(action, Due) for key in action.keys]
     if not keys:
@@ -63,6 +64,17 @@ def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
     before = [{"event": "retry", "keys": list(again)}] if again else []
     seen = _Seen(known, observer.points, statuses)
     return _queue(folder, keys, asked.cluster, services, before=before, seen=seen)
+
+
+def retried(known: Ledger, keys: Iterable[str]) -> Ledger:
+    """Return the state in which these keys are to be tried again. Pure."""
+    again = frozenset(keys)
+    current = {key: name for key, name in known.current.items() if key not in again}
+    ends = {key: found for key, found in known.ends.items() if key not in again}
+    refused = {key: why for key, why in known.refused.items() if key not in again}
+    elsewhere = {key: place for key, place in known.elsewhere.items() if key not in again}
+    changed = replace(known, current=current, ends=ends, refused=refused, elsewhere=elsewhere)
+    return replace(changed, cancelled=known.cancelled - again)
 
 
 def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[str, str], services: Services) -> None:

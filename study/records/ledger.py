@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from study.failures.kinds import Kind
-from study.failures.retry_policy import Action, RecordedFailure
+from study.failures.retry_policy import RecordedFailure
+from study.records import origin
+from study.records.bad_ends import end_of
 from study.records.shapes import EVENT, EVENTS
 from study.storage import shapes
 from study.storage.files import locked
@@ -24,8 +24,8 @@ Event = Mapping[str, Any]
 
 UNIT = "unit"
 """Key in a job's resources: it advances one unit of a search. An earlier version wrote the point's key there."""
-JOB_ID = re.compile(r"[0-9A-Za-z][\w.-]*")
-"""What may be passed to SLURM's commands as a job id: never an option."""
+ASKING = ("waiting", "intent")
+"""Events that ask for jobs."""
 WITHOUT_A_NAME = "slurm"
 """Executor of waiting points where an older ledger names none: then only this one had a queue."""
 
@@ -35,7 +35,7 @@ class Batch:
     """One submission: a job array of SLURM, or a list of local runs. Its jobs take its keys in order, `points` each.
 
     array: False where it is one job and no array, as all are on sites that take no arrays. refused: whether it was
-    abandoned because SLURM took no job for it, for good.
+    abandoned because SLURM took no job for it, for good. elsewhere: the study that it is of, where this one is a copy.
     """
 
     name: str
@@ -49,11 +49,12 @@ class Batch:
     throttle: int | None = None
     array: bool = True
     refused: bool = False
+    elsewhere: str | None = None
 
     @property
     def ambiguous(self) -> bool:
-        """Whether its intent is recorded, but neither its submission nor its failure."""
-        return self.job_id is None and self.abandoned is None
+        """Whether its intent is recorded, but neither its submission nor its failure: here, where it was made."""
+        return self.job_id is None and self.abandoned is None and self.elsewhere is None
 
     @property
     def of_search(self) -> bool:
@@ -122,7 +123,9 @@ class Ledger:
     waiting: keys that are wanted and not in a batch yet, in the order in which they are to be submitted. ends: bad ends
     of each point since somebody last asked to try it again; history: all there ever were. excluded: nodes that the
     latest submission left out, with why. code: the version that later units of a search run, where it is frozen.
-    refused: keys that SLURM took no job for, for good, with its words, until they are wanted again.
+    refused: keys that SLURM took no job for, for good, with its words, until they are wanted again. elsewhere: keys
+    that were submitted, or waited, in another study, of which this one is a copy, and its path. copy_of: that path, as
+    long as nothing was asked for here since.
     """
 
     batches: Mapping[str, Batch] = field(default_factory=dict)
@@ -135,6 +138,13 @@ class Ledger:
     ever_excluded: frozenset[str] = frozenset()
     code: str | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    copy_of: str | None = None
+
+    @property
+    def own_batches(self) -> list[Batch]:
+        """The batches without those of the study that this one is a copy of."""
+        return [batch for batch in self.batches.values() if batch.elsewhere is None]
 
     @property
     def refusal(self) -> str | None:
@@ -156,6 +166,10 @@ class Ledger:
     def takes_turns(self) -> bool:
         """Whether points of some latest job follow each other."""
         return any(self.batches[name].takes_turns for name in set(self.current.values()))
+
+    def is_of_another(self, name: str) -> bool:
+        """Whether the batch of this name is of the study that this one is a copy of."""
+        return name in self.batches and self.batches[name].elsewhere is not None
 
     def batch(self, key: str) -> Batch | None:
         """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
@@ -185,9 +199,12 @@ class Ledger:
         return found
 
 
-def fold(events: Iterable[Event]) -> Ledger:
-    """Return the state after these events. Pure; events of a later version are passed over."""
-    state = _Folding()
+def fold(events: Iterable[Event], others: Collection[str] = ()) -> Ledger:
+    """Return the state after these events. Pure; events of a later version are passed over.
+
+    others: folders of other studies, of which this one may be a copy: what was asked for there is theirs.
+    """
+    state = _Folding(others)
     for event in events:
         match event["event"]:
             case "waiting":
@@ -213,7 +230,10 @@ def fold(events: Iterable[Event]) -> Ledger:
 class _Folding:
     """The state of a ledger while its events are added up."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Collection[str]) -> None:
+        self.others = others
+        self.elsewhere: dict[str, str] = {}
+        self.copy_of: str | None = None
         self.batches: dict[str, Batch] = {}
         self.current: dict[str, str] = {}
         self.cancelled: set[str] = set()
@@ -236,22 +256,33 @@ class _Folding:
         )
         # What was cancelled stays so until it is tried again, and what followed from the end of a batch's point follows
         # once: whoever wrote this may not have known of it yet.
-        of = event.get("name")
+        of, self.copy_of = event.get("name"), self._other(event)
         for key in event["keys"]:
             if key in self.cancelled or (of is not None and self.current.get(key) != of):
                 continue
-            self.current.pop(key, None)
-            self.waiting.pop(key, None)  # it goes to the end of the queue
-            self.waiting[key] = self.wanted[key] = asked
-            self.refused.pop(key, None)
+            self._place(key, event)
+            if self.copy_of is None:
+                self.waiting[key] = self.wanted[key] = asked
 
     def intend(self, event: Event) -> None:
-        batch = _batch(event)
+        self.copy_of = self._other(event)
+        batch = replace(_batch(event), elsewhere=self.copy_of)
         self.batches[batch.name] = batch
         for key in batch.keys:
-            self.current[key] = batch.name
-            self.waiting.pop(key, None)
-            self.refused.pop(key, None)
+            self._place(key, event)
+            if self.copy_of is None:
+                self.current[key] = batch.name
+
+    def _other(self, event: Event) -> str | None:
+        place = event.get("folder")
+        return place if place in self.others else None
+
+    def _place(self, key: str, event: Event) -> None:
+        """Take a key from where it was: it waits, or is submitted, anew."""
+        for state in (self.current, self.waiting, self.refused, self.elsewhere):
+            state.pop(key, None)
+        if (place := self._other(event)) is not None:
+            self.elsewhere[key] = place
 
     def confirm(self, event: Event) -> None:
         """A batch was submitted, or never will be: then its keys wait again, unless the scheduler refused for good."""
@@ -284,9 +315,10 @@ class _Folding:
             self.current.pop(key, None)
             self.ends.pop(key, None)
             self.refused.pop(key, None)
+            self.elsewhere.pop(key, None)
 
     def end(self, event: Event) -> None:
-        end = _end(event)
+        end = end_of(event)
         others = [e for e in self.ends.get(end.key, ()) if e.of != end.of]
         self.ends[end.key] = [*others, end]
         self.history[end.key, *end.of] = end
@@ -303,21 +335,16 @@ class _Folding:
             frozenset(self.ever_excluded),
             self.code,
             self.refused,
+            self.elsewhere,
+            self.copy_of,
         )
-
-
-def retried(known: Ledger, keys: Iterable[str]) -> Ledger:
-    """Return the state in which these keys are to be tried again. Pure."""
-    again = frozenset(keys)
-    current = {key: name for key, name in known.current.items() if key not in again}
-    ends = {key: found for key, found in known.ends.items() if key not in again}
-    refused = {key: why for key, why in known.refused.items() if key not in again}
-    return replace(known, current=current, ends=ends, refused=refused, cancelled=known.cancelled - again)
 
 
 def read(folder: StudyFolder) -> Ledger:
     """Return the state of a study's ledger; the empty state where there is none yet."""
-    return fold(read_events(folder.ledger))
+    events = read_events(folder.ledger)
+    places = {str(event["folder"]) for event in events if "folder" in event}
+    return fold(events, {place for place in places if origin.is_another(place, folder)})
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
@@ -331,9 +358,13 @@ def append(folder: StudyFolder, event: str, now: float | None = None, **fields: 
 
 
 def extend(folder: StudyFolder, events: Iterable[Event], now: float | None = None) -> None:
-    """Append events as :func:`append` does, in one write, of which a kill loses the end."""
+    """Append events as :func:`append` does, in one write, of which a kill loses the end.
+
+    Those that ask for jobs say in which folder, by which a copy of the study knows that they are not its own.
+    """
     at = round(time.time() if now is None else now, 3)
-    timed = [{"time": at, **event} for event in events]
+    here = {"folder": str(folder.path.absolute())}
+    timed = [{"time": at, **event, **(here if event["event"] in ASKING else {})} for event in events]
     if timed:
         folder.path.mkdir(parents=True, exist_ok=True)
         with locked(folder.lock):
@@ -349,30 +380,7 @@ def _event(line: bytes) -> dict[str, Any]:
     shapes.check(event, EVENT)
     if (shape := EVENTS.get(event["event"])) is not None:
         shapes.check(event, shape)
-    if event.get("job_id") is not None and not JOB_ID.fullmatch(event["job_id"]):
-        raise ValueError(event["job_id"])
     return event
-
-
-def end_fields(end: RecordedFailure) -> dict[str, Any]:
-    """Return an end as the fields of its event, `ended`."""
-    said = {"name": end.batch, "key": end.key, "attempt": end.attempt, "kind": end.kind, "nodes": list(end.nodes)}
-    return {**said, "action": end.action, "why": end.why, "memory_gb": end.memory_gb, "saved": end.saved}
-
-
-def _end(event: Event) -> RecordedFailure:
-    return RecordedFailure(
-        key=str(event["key"]),
-        batch=str(event["name"]),
-        attempt=int(event["attempt"]),
-        kind=Kind(event["kind"]),
-        nodes=tuple(event.get("nodes") or ()),
-        time=float(event["time"]),
-        action=Action(event.get("action") or "stop"),
-        why=event.get("why") or "",
-        memory_gb=event.get("memory_gb"),
-        saved=int(event.get("saved") or 0),
-    )
 
 
 def _batch(event: Event) -> Batch:

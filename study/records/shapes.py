@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from functools import cache
 
@@ -187,9 +188,11 @@ def resources() -> Shape:
     )
 
 
+JOB_ID = Form("a job's id", lambda value: isinstance(value, str) and bool(re.fullmatch(r"[0-9A-Za-z][\w.-]*", value)))
+"""What may be passed to SLURM's commands: never an option."""
 EVENT = Shape(
     "an event",
-    {"event": TEXT, "time": NUMBER, "job_id": TEXT},
+    {"event": TEXT, "time": NUMBER, "job_id": JOB_ID},
     ("event", "time"),
 )
 _KEYS = Shape("an event on points", {"keys": TEXTS, "why": TEXT}, ("keys",))
@@ -199,6 +202,7 @@ _ASKED = {
     "code": TEXT,
     "executor": EXECUTOR,
     "name": TEXT,
+    "folder": TEXT,
 }
 EVENTS = {
     "waiting": Shape("points that wait", {**_ASKED, "parallel": COUNT, "why": TEXT}, ("keys",)),

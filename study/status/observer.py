@@ -30,6 +30,7 @@ from study.storage.shapes import read_record
 
 NO_WORD = frozenset({Kind.UNKNOWN, Kind.CODE_ERROR, Kind.KILLED})
 """Kinds of ends that a full disk may be behind, where nothing was written of them."""
+COMPLETE = (PointState.COMPLETED, PointState.DIVERGED)
 HELD_CODE = f"exit code {HELD}:0"
 """sacct's exit code of a job that left its run to another attempt."""
 Look = Callable[[Sequence[ledger.Batch]], QueueView]
@@ -136,7 +137,7 @@ class Observer:
             if self._found_no_room(status, seen.evidence, ends[-1] if ends else None):
                 status = replace(status, kind=Kind.DISK_FULL, headline=f"no space left in {self.folder.path}")
             status = replace(status, next=ends[-1].why) if ends else status
-        if status.state in (PointState.COMPLETED, PointState.DIVERGED) and seen.outcome is not None:
+        if status.state in COMPLETE and seen.outcome is not None:
             self._final[key] = status
             self._recall().add(status)
         return status
@@ -207,7 +208,7 @@ def gather(
     """
     batch, path = state.batch(key), f"{folder.path}/{key}"
     outcome, attempt = read_attempts(path) if started else (None, None)
-    alive = None if attempt is None else _is_alive(attempt)
+    alive = None if attempt is None else _is_alive(attempt, state)
     if alive is False:  # it may have written its outcome after its files were read; now it is dead, read them again
         outcome, attempt = read_attempts(path)
     owned = None
@@ -227,13 +228,16 @@ def gather(
         owned=owned,
         refused=state.refused.get(key),
         in_turn=batch is not None and batch.waits_its_turn(key),
+        elsewhere=state.elsewhere.get(key),
     )
     return seen, outcome
 
 
-def _is_alive(attempt: Attempt) -> bool | None:
+def _is_alive(attempt: Attempt, state: ledger.Ledger) -> bool | None:
     """Return whether the process of an attempt without an outcome lives; None: it ended, or only a scheduler knows."""
     name = attempt.job.get("executor")
+    if attempt.ended is None and state.is_of_another(attempt.batch):
+        return False  # what may live there writes into the study that this one is a copy of
     return None if attempt.ended is not None or name is None or load(name).detached else is_alive(attempt.job)
 
 
@@ -301,6 +305,7 @@ def _describe(
         headline=words.headline if derived.state == PointState.FAILED else "",
         slow=_slow(folder.run(point.key), attempt) if derived.state == PointState.RUNNING else None,
         source=job.get("source"),
+        elsewhere=None if derived.state in COMPLETE else seen.elsewhere,
     )
 
 

@@ -15,8 +15,9 @@ from study.executors import load
 from study.executors.jobs import QueueReason, WaitKind
 from study.failures.kinds import Kind
 from study.records.point import Point
+from study.status.copies import is_copied
 from study.status.cost import Cost
-from study.status.states import REFUSED, RESUMABLE, PointState, PointStatus
+from study.status.states import COPIED, REFUSED, RESUMABLE, PointState, PointStatus
 from study.text import WIDTH, counted, cut, duration, human, percent, recognised, varying
 
 BAR = 30
@@ -326,9 +327,9 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
     """Return the command to give next, with what it does; nothing where there is nothing to do.
 
     `called` names the study in a command. ended: kinds of the bad ends (study.failures.kinds) of what could be tried
-    again, and REFUSED where SLURM took no job for a point.
+    again, REFUSED where SLURM took no job for a point, and COPIED where another study's jobs have one.
     """
-    if set(ended) - {REFUSED} == {Kind.BAD_CONFIG}:
+    if set(ended) - {REFUSED, COPIED} == {Kind.BAD_CONFIG}:
         return (
             f"python -m study logs {called} KEY    # says what cannot be: it fails again until that is changed;\n"
             "change it and run the study's command again, under another study.name if only runtime.* changes"
@@ -342,15 +343,17 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
         return f"python -m study watch {called}    # live, until all have ended"
     if counts.get(PointState.PENDING):
         change = "change what SLURM refused, " if REFUSED in ended else ""
-        return f"pending: {change}run the study's command again, and they are submitted"
+        again = f"pending: {change}run the study's command again, and they are submitted"
+        return f"python -m study resume {called}    # trains them here, too" if COPIED in ended else again
     again = f"python -m study retry {called} --state cancelled    # continues those that were cancelled"
     return again if counts.get(PointState.CANCELLED) else ""
 
 
 def bad_ends(statuses: Sequence[PointStatus]) -> set[str]:
-    """Return the kinds of end of the points that could be tried again, and REFUSED where SLURM took no job for one."""
+    """Return the kinds of end of the points that could be tried again, REFUSED and COPIED where one is pending so."""
     kinds = {status.kind for status in statuses if status.state == PointState.FAILED or status.state in RESUMABLE}
-    return kinds | ({REFUSED} if any(map(_is_refused, statuses)) else set())
+    whys = ((REFUSED, _is_refused), (COPIED, is_copied))
+    return kinds | {why for why, holds in whys if any(map(holds, statuses))}
 
 
 def heading(name: str, counts: Mapping[str, int], total: int) -> str:

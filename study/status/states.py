@@ -62,7 +62,8 @@ class Evidence:
     answered in full, so a job that it does not list neither waits nor runs. waiting: why the point is in the ledger and
     not submitted yet (None: it is not in it). retried: the ledger has decided that it is tried again. owned: whether
     another attempt still holds the run that the latest job left to it (None: no job did). refused: SLURM's message
-    where it refused a job for good (None: it did not). in_turn: other points of its job begin before it.
+    where it refused a job for good (None: it did not). in_turn: other points of its job begin before it. elsewhere: the
+    study that asked for it, of which this one is a copy, where nothing was asked for here since.
     """
 
     batch: Batch | None = None
@@ -78,6 +79,7 @@ class Evidence:
     owned: bool | None = None
     refused: str | None = None
     in_turn: bool = False
+    elsewhere: str | None = None
 
 
 NEVER_BEGAN = "it never began: its parent's job did not succeed"
@@ -86,6 +88,8 @@ TURN_NEVER_CAME = "it never began: its job ended before its turn"
 """Why a point is interrupted that waited for a lane of its job."""
 STRANDED = (NEVER_BEGAN, TURN_NEVER_CAME)
 """Reasons of points that never began: they are submitted again as they were."""
+COPIED = "a copy: its job is of the study at "
+"""Prefix of the reason of a point that another study asked for, whose folder was copied."""
 TOLD_CODE = f"exit code {INTERRUPTED}:0"
 """sacct's exit code of a job that was told to end."""
 IN_ITS_JOB = "it waits in its job for an earlier point to end"
@@ -105,6 +109,8 @@ def derive_state(seen: Evidence) -> DerivedState:
     if seen.outcome is not None:
         return DerivedState(PointState.DIVERGED if seen.outcome == AttemptState.DIVERGED else PointState.COMPLETED)
     attempt = seen.attempt
+    if seen.elsewhere is not None:
+        return _copied(seen)
     if seen.batch is None:
         if attempt is not None and attempt.ended is None and seen.alive:
             return DerivedState(PointState.RUNNING)
@@ -113,6 +119,14 @@ def derive_state(seen: Evidence) -> DerivedState:
         return _waiting(seen)
     mine = attempt if attempt is not None and attempt.batch == seen.batch.name else None
     return _scheduled(seen, mine) if detached(seen.batch) else _local(seen, mine)
+
+
+def _copied(seen: Evidence) -> DerivedState:
+    """Return the standing of a point that has not begun here: as it was when it was copied, where that was its end."""
+    ended = seen.attempt.ended if seen.attempt is not None else None
+    if ended is not None and not seen.retried:
+        return _ended(seen, ended)
+    return _waiting(seen) if seen.cancelled else DerivedState(PointState.PENDING, f"{COPIED}{seen.elsewhere}")
 
 
 def _waiting(seen: Evidence) -> DerivedState:
@@ -271,6 +285,7 @@ class PointStatus:
     follows by itself and why, or why nothing does, or what helps. reason: the scheduler's own, of one that is queued;
     executor: whose that is. slow: the rank that the others wait for, and its node. source: which code the latest
     attempt ran, beside what was recorded for it (study.process.code_snapshot.ran); None where nobody can tell.
+    elsewhere: the study whose job it is in, where this one is a copy of that and has not begun it itself.
     """
 
     key: str
@@ -294,6 +309,7 @@ class PointStatus:
     source: str | None = None
     reason: str = ""
     executor: str = ""
+    elsewhere: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what commands give out of it; the executor is said of each attempt."""

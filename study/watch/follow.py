@@ -156,7 +156,7 @@ class LocalRunner:
         ended = [
             s for s in seen if s.kind and FAILURES[s.kind].every_run and s.state in ENDED_BADLY and s.key not in busy
         ]
-        before, self.full = self.full, any(self._batches.get(s.key) == s.batch for s in ended)
+        before, self.full = self.full, any(s.batch and self._batches.get(s.key) == s.batch for s in ended)
         if self.full and not before:
             called = reference(self._observer.folder)
             report(f"no new points are started: the disk was full; make room, then python -m study retry {called}")
@@ -189,6 +189,8 @@ def terminate(statuses: Sequence[PointStatus], observer: Observer) -> int:
     for status in statuses:
         attempt = latest_attempt(observer.folder.run(status.key))
         if attempt is None or attempt.ended is not None or load(str(attempt.job["executor"])).detached:
+            continue
+        if observer.known.is_of_another(attempt.batch):
             continue
         try:
             os.kill(int(attempt.job["pid"]), signal.SIGTERM)

@@ -45,6 +45,7 @@ from study.search.settings import Settings, as_begun, refuse_another, save
 from study.search.settings import load as load_settings
 from study.search.trial_point import trial_point
 from study.search.trial_queue import TrialQueue
+from study.status.copies import search_lines
 from study.storage import locks
 from study.storage.files import locked, write_atomic
 from study.storage.layout import StudyFolder
@@ -216,7 +217,8 @@ def cancel(folder: StudyFolder) -> str:
     arrays = executors.stop(batches)
     told = sum(_signal(lease, folder) for lease in (folder.leases.glob("[0-9]*") if folder.leases.exists() else ()))
     where = f"{arrays} job arrays and {told} workers of this machine" if batches else f"{told} workers of this machine"
-    return f"{folder.name}: stopped; {where} were told to save and end. The same command continues it"
+    said = f"{folder.name}: stopped; {where} were told to save and end. The same command continues it"
+    return "\n".join([said, *search_lines(known, folder.name)])
 
 
 def _signal(lease: Path, folder: StudyFolder) -> bool:

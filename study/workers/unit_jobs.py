@@ -19,9 +19,13 @@ QUIET = Services(report=partial(print, file=sys.stderr, flush=True))
 def advance_quietly(folder: StudyFolder) -> None:
     """Submit the units that are due, beside a command's own work: errors are printed, not raised.
 
-    What SLURM refused for good is not submitted again until the study's command is run again or a job of it ends.
+    What SLURM refused for good is not submitted again until the study's command is run again or a job of it ends. In a
+    copy of a search nothing is done before its own command is run.
     """
-    as_jobs = TrialQueue.of(folder).settings.shape == "jobs" and ledger.read(folder).refusal is None
+    known = ledger.read(folder)
+    if known.copy_of is not None:
+        return
+    as_jobs = TrialQueue.of(folder).settings.shape == "jobs" and known.refusal is None
     _take(folder, QUIET, Units() if as_jobs else LostUnits())
 
 

@@ -10,6 +10,7 @@ from study.records.settings import reference
 from study.records.shapes import QUEUE_NOTE
 from study.search.state import Search
 from study.search.trial_queue import JOB, TrialQueue
+from study.status.copies import search_lines
 from study.status.observer import Look
 from study.status.overview import bad_ends, next_action, queued_lines, refused_lines, waiting_lines
 from study.status.states import PointState, PointStatus, refused
@@ -63,7 +64,12 @@ def refusal(folder: StudyFolder) -> list[str]:
 
 
 def lines(folder: StudyFolder, look: Look = query) -> list[str]:
-    """Return what keeps the search's jobs waiting, or from being taken, for good, with what helps; nothing else."""
+    """Return what keeps the search's jobs waiting, or from being taken, for good, with what helps; nothing else.
+
+    Of a copy, that its jobs are not its own.
+    """
+    if copied := search_lines(ledger.read(folder), folder.name):
+        return copied
     return [*queued_lines(waiting_jobs(folder, look)), *waiting_lines(_units_without_a_job(folder)), *refusal(folder)]
 
 

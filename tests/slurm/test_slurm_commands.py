@@ -50,6 +50,33 @@ def test_cancelled_points_stop_and_carry_on_when_retried(lab: Lab) -> None:
     assert {point["state"] for point in done.points("c")} == {"completed"}
 
 
+def test_a_copy_of_a_study_reaches_none_of_its_jobs_and_can_train_the_points_itself(lab: Lab) -> None:
+    gate = lab.folder / "gate"
+    quick = lab.with_trainer("quick", QUICK_GATE=gate)
+    quick.sweep("study.name=o", *TINY, "seed=1,2,3", "cluster.array_parallelism=1")
+    one = ["queued", "queued", "running"]
+    wait_for("one running point", lambda: sorted(p["state"] for p in quick.points("o")) == one, every=LOOK_SECONDS)
+    runs = lab.folder / "runs"
+    lab.run("cp", "-r", str(runs / "o"), str(runs / "copy"))
+    lab.run("cp", "-r", str(runs / "o"), str(runs / "another"))
+    said = quick.study("status", "copy")
+    assert f"the jobs of 3 points belong to the study at {runs / 'o'}" in " ".join(said.split())
+    assert "3 points cancelled: 3 not started" in quick.study("cancel", "copy")
+    quick.study("status", "another")
+    assert sorted(p["state"] for p in quick.points("o")) == one, "they are the original's"
+    gate.touch()
+    quick.study("resume", "another")
+    quick.study("watch", "another")
+    quick.study("watch", "o")
+    for name in ("o", "another"):
+        assert {point["state"] for point in quick.points(name)} == {"completed"}
+    assert {point["state"] for point in quick.points("copy")} == {"cancelled"}
+    asked = [{event["name"] for event in quick.ledger(name) if event["event"] == "intent"} for name in ("o", "another")]
+    assert [name.partition(".")[0] for name in asked[1] - asked[0]] == ["another"]
+    tasks = quick.tasks("another")  # of both, as it has the original's records
+    assert [task.state for task in tasks] == ["COMPLETED"] * 6
+
+
 def test_dry_run_shows_what_slurm_would_take_and_writes_nothing(lab: Lab) -> None:
     said = lab.sweep(
         "study.name=e",

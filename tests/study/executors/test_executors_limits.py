@@ -17,6 +17,7 @@ from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, RecordedFailure
 from study.reconcile.dispatch import jobs_to_ignore, plan
 from study.records import ledger
+from study.records.bad_ends import end_fields
 from study.storage.files import write_json
 from study.storage.layout import StudyFolder
 
@@ -450,7 +451,7 @@ def test_a_job_that_slurm_starts_again_is_not_settled(tmp_path: Path) -> None:
     write_json(folder.run("completed").outcome, {"state": "completed"})
     for key, action in (("requeued", Action.AGAIN), ("failed", Action.STOP)):
         end = RecordedFailure(key, key, 1, Kind.KILLED, action=action)
-        events.append({"event": "ended", "time": 0.0, **ledger.end_fields(end)})
+        events.append({"event": "ended", "time": 0.0, **end_fields(end)})
     events.append({"event": "cancelled", "time": 0.0, "keys": ["cancelled"]})
     seen = Limits(Controller(0), queue=Queue({str(n): 1 for n in range(5)}, 5))
     assert jobs_to_ignore(folder, ledger.fold(events), seen) == {"2", "3", "4"}

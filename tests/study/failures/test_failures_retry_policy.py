@@ -30,6 +30,7 @@ from study.failures.retry_policy import (
     verdict,
 )
 from study.records import ledger
+from study.records.bad_ends import end_fields
 
 RULES = RetryConfig().rules()
 
@@ -274,7 +275,7 @@ def test_the_ledger_keeps_ends_until_somebody_asks_for_another_try() -> None:
     assert not again.ends, "the counters begin anew"
     assert [end.kind for end in again.history] == ["killed"], "what is known of nodes stays"
     end = RecordedFailure("k", "b", 3, Kind.HOST_MEMORY, ("n1", "n2"), 3.0, Action.MORE, "why", 4.0, 128)
-    assert ledger.fold([{"event": "ended", "time": 3.0, **ledger.end_fields(end)}]).ends["k"] == (end,)
+    assert ledger.fold([{"event": "ended", "time": 3.0, **end_fields(end)}]).ends["k"] == (end,)
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(FAILURES)), st.booleans()), max_size=300))

@@ -24,7 +24,8 @@ from study.reconcile.services import Services
 from study.reconcile.step import step as take_step
 from study.reconcile.triggers import Look, Submit
 from study.records import ledger
-from study.records.ledger import Batch, end_fields
+from study.records.bad_ends import end_fields
+from study.records.ledger import Batch
 from study.records.settings import load_submission
 from study.status.observer import Observer
 from study.status.overview import bad_ends, next_action

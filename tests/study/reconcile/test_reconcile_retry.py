@@ -32,6 +32,7 @@ from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import LocalEnds, Look, Submit
 from study.records import ledger
+from study.records.bad_ends import end_fields
 from study.status.observer import Observer
 from study.status.states import NEVER_BEGAN, PointState, PointStatus
 from study.storage.files import RunLock, locked
@@ -357,7 +358,7 @@ def test_what_was_decided_and_not_done_is_done_by_the_next_look(tmp_path: Path) 
     study, (key,) = submitted(tmp_path)
     attempt(study, key, ended={"state": "failed", "kind": "hang"})
     end = RecordedFailure(key, "b", 1, Kind.HANG, ("n1",), time.time(), Action.ELSEWHERE, "why")
-    ledger.append(study, "ended", **ledger.end_fields(end))
+    ledger.append(study, "ended", **end_fields(end))
     scheduler = Scheduler(sacct=sacct("7_0|FAILED|137:0|n1|b"))
     follow_up(study, scheduler)
     assert key in ledger.read(study).waiting
@@ -592,7 +593,7 @@ def test_an_end_that_is_seen_again_replaces_what_was_known_of_it(tmp_path: Path,
     first = RecordedFailure(key, "b", 1, Kind.HANG, (), 1.0, Action.AGAIN, "one")
     second = replace(first, attempt=2, why="two")
     for end in (first, second):
-        ledger.append(study, "ended", **ledger.end_fields(end))
+        ledger.append(study, "ended", **end_fields(end))
     newer = replace((first, second)[seen_again], kind=Kind.NODE_FAILURE, why="newer")
     (known,) = failures.merged_ends(ledger.read(study), [newer]).values()
     assert [end.why for end in known] == (["two", "newer"], ["one", "newer"])[seen_again]

@@ -1,8 +1,10 @@
 """A job for each unit: whoever comes by submits what the scheduler wants; a kill anywhere leaves nothing undecided."""
 
 import itertools
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from study.__main__ import main
 from study.executors.base import Answer
 from study.executors.jobs import Job, JobState, QueueView
 from study.reconcile import units
@@ -239,6 +242,37 @@ def test_cancel_tells_only_jobs_that_have_the_names_of_the_search(
     (tmp_path / "squeue.says").write_text(f"100|0|RUNNING|None|{name}\n")
     assert "1 job arrays" in pool.cancel(world.study)
     assert (tmp_path / "scancel.told").read_text().split()[-1] == "100"
+
+
+def test_a_copy_of_a_search_leaves_the_originals_jobs_alone_until_its_own_command_is_given(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.advance()
+    names = [*ledger.read(world.study).batches]
+    copy = StudyFolder(Path(shutil.copytree(world.study.path, tmp_path / "copy")))
+    for name in ("squeue", "sacct", "scancel", "sbatch"):
+        said = f"printf '100|0|RUNNING|None|{names[0]}\\n'" if name == "squeue" else ""
+        (tmp_path / name).write_text(f'#!/bin/bash\necho {name} "$@" >> {tmp_path}/told\n{said}\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    unit_jobs.advance_quietly(copy)
+    assert main(["status", str(copy.path)]) == 0
+    assert f"a copy: the jobs of the search belong to the study at {world.study.path}" in unfolded(capsys)
+    assert main(["status", str(copy.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["copy_of"] == str(world.study.path)
+    assert main(["cancel", str(copy.path)]) == 0
+    assert str(world.study.path) in unfolded(capsys)
+    assert not (tmp_path / "told").exists(), "SLURM was asked"
+    other = World(copy, world.cluster)
+    TrialQueue.of(copy).record_control("resumed")
+    assert step(copy, other.services(), Units(lambda: None)).submitted == 3
+    assert len(world.cluster.scripts) == 2 and str(copy.path) in world.cluster.scripts[1]
+    assert ledger.read(copy).copy_of is None
+    assert {claim.number for claim in world.claims()}, "the original goes on"
+
+
+def unfolded(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
 
 
 def test_a_submission_that_was_given_up_and_arrives_late_does_not_run_its_unit_twice(world: World) -> None:
