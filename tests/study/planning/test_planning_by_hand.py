@@ -83,6 +83,8 @@ def test_memory_of_a_host_is_that_of_its_processes_and_what_they_hold(width: int
     pair = replace(gpu, gpus_per_node=2, tasks_per_node=2)
     half = footprint(config, Axes(dp_replicate=2), "cuda").states / 1e9
     assert sizing.size(pair, config, None, Site()).mem_gb == next_step(2 * (4.0 + half * 1.3))
+    seven = replace(gpu, gpus_per_node=7, tasks_per_node=7)
+    assert sizing.size(seven, run(256), None, Site()).mem_gb == 32, "seven processes of 4 GB, and little besides"
     with_offload = replace(config, memory=replace(config.memory, offload="optimizer"))
     need = footprint(with_offload, Axes(), "cuda")
     assert need.host > 0
@@ -120,6 +122,7 @@ def test_gains_are_those_of_the_table_that_was_measured() -> None:
     }
     mps = packing.GAINS["mps"]
     assert [packing.gain(flops, 4, mps) for flops in (0.514e11, 0.516e11, 4.59e12, 4.61e12)] == [0.0, 1.56, 1.07, 0.0]
+    assert packing.gain(4.6e12, 4, mps) == 1.07, "twice the largest that was measured"
     assert packing.gain(1.45e12, 4, mps) == pytest.approx(1.03)
     assert packing.gain(1e11, 2, mps) == 0.0
 

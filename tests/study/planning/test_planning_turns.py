@@ -60,6 +60,7 @@ def test_a_lane_takes_the_next_point_when_it_is_free(seconds: list[float], lanes
         ([30.0] * 20, 1, 1, 4, 5),  # 150 s in each of four
         ([30.0] * 20, 1, 1, 100, 2),  # 60 s in each of ten
         ([30.0] * 20, 1, 1, 9, 3),  # seven: nine would leave some with 90 s and one with 60
+        ([20.0] * 14, 1, 1, 4, 5),  # the last of four would have 40 s, that of three has 80
         ([20.0] * 15, 1, 1, 2, 8),  # 160 and 140 s
         ([2.0] * 15, 1, 1, 2, 15),  # half a minute is not worth two starts
         ([100.0, 10.0, 10.0], 1, 1, 2, 3),  # whoever has not the long one has 20 s
@@ -81,6 +82,7 @@ def test_short_points_are_so_many_in_a_job_that_jobs_have_work_and_devices_have_
         (1, None, "1 job: up to 300 s in each, as it is not known how many run at once"),
         (1, 1, "1 job: up to 300 s in each; room for 1 at once"),
         (1, 2, "2 jobs: room for 2 at once, and each should have 60 s or more"),
+        (2, 2, "2 jobs: room for 2 at once, and each should have 60 s or more and 2 points"),
         (4, 3, "3 jobs: room for 3 at once, and each should have 60 s or more and 4 points"),
         (8, 2, "1 job: room for 2 at once, and each should have 60 s or more and 8 points"),
     ],
@@ -88,6 +90,10 @@ def test_short_points_are_so_many_in_a_job_that_jobs_have_work_and_devices_have_
 def test_it_is_said_why_a_job_has_so_many_points(lanes: int, room: int | None, why: str) -> None:
     found = enough([20.0] * 15, lanes, 1, room).why
     assert found == f"15 short points with 300 s of training in {why}"
+
+
+def test_five_minutes_are_enough_for_a_job() -> None:
+    assert too_short(299.9) and not too_short(300.0)
 
 
 @given(

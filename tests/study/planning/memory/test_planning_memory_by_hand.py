@@ -51,6 +51,14 @@ def test_generation_adds_a_cache_a_block_and_the_logits_of_one_token() -> None:
     )
 
 
+def test_a_rank_has_whole_entries_of_a_vocabulary_that_is_cut() -> None:
+    policy: Any = SimpleNamespace(
+        config=SimpleNamespace(data=SimpleNamespace(vocab_size=100), model=SimpleNamespace(width=10)),
+        axes=SimpleNamespace(tp=3),
+    )
+    assert module._generating(policy, 2) == 4 * 2 * (33 + 80)
+
+
 def test_who_generates_nothing_has_no_cache() -> None:
     question = asked()
     judged = replace(question, subjects={"reward": question.subjects["reward"]})
@@ -74,7 +82,7 @@ def test_what_stays_of_a_trained_model_is_its_states_and_the_rest_comes_and_goes
             for role, one in question.subjects.items()
         },
     )
-    assert all(one.staying < found[one.role].staying for one in together(offloaded).placed if one.trained)
+    assert [one.staying for one in together(offloaded).placed if one.trained] == [0, 0], "all of it lies on the host"
     frozen = found["reference"]
     subject = question.subjects["reference"]
     alone = inference.frozen(subject.config, subject.axes, 1)
