@@ -46,6 +46,7 @@ POINTS = [
         ("key  failed  two words", 16, ["key  failed", "    two words"]),
         ("key  failed  two words", 13, ["key  failed", "    two words"]),
         ("key  failed  two words", 12, ["key  failed", "    two", "    words"]),
+        ("key  ab cdefghijk", 16, ["key", "    ab cdefghijk"]),
         ("          ab cdef", 16, ["          ab", "        cdef"]),
         ("a " + "x" * 50, 40, ["a", "    " + "x" * 50]),  # a path stays whole
         ("python -m study status s    # more", 30, ["python -m study status s", "    # more"]),
@@ -54,6 +55,18 @@ POINTS = [
 )
 def test_lines_are_folded_at_spaces_and_commands_are_not(line: str, width: int, folded: list[str]) -> None:
     assert terminal.fold(line, width) == folded
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "refused", "coloured"),
+    [(True, "", True), (True, "1", False), (False, "", False), (False, "1", False)],
+)
+def test_a_terminal_has_colours_unless_they_are_refused(
+    is_terminal: bool, refused: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", refused)
+    monkeypatch.setattr(terminal, "redraws", lambda: is_terminal)
+    assert terminal.colours() is coloured
 
 
 def test_cells_are_cut_and_aligned() -> None:

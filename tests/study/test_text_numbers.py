@@ -15,6 +15,7 @@ from study.text import counted, duration, estimate, human, recognised, scientifi
         (-3, "0 s"), (0, "0 s"), (8.4, "8 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (60, "1 min 00 s"),
         (245, "4 min 05 s"), (3599, "59 min 59 s"), (3600, "1 h 00 min"), (7860, "2 h 11 min"),
         (48 * 3600 - 1, "47 h 59 min"), (48 * 3600, "2 days 0 h"), (3 * 86400 + 4 * 3600 + 3599, "3 days 4 h"),
+        (1000 * 86400 - 1, "999 days 23 h"), (1000 * 86400, "3 years"),
     ],
 )  # fmt: skip
 def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:

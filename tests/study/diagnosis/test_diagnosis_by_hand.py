@@ -299,6 +299,11 @@ def test_an_operations_own_time_is_less_that_of_what_it_calls() -> None:
     )
 
 
+def test_calls_that_take_any_time_are_counted() -> None:
+    (only,) = own((10, 10.5, "aten::add"), (20, 20.25, "aten::add"))
+    assert (only.calls, only.seconds) == (2 / WHOLE.steps, about(0.75e-6 / WHOLE.steps))
+
+
 def test_the_share_of_what_memory_limits() -> None:
     operations: list[Event] = [(0, 60, "aten::add"), (10, 40, "aten::mm"), (60, 70, "gloo:all_reduce")]
     assert kernels.memory_share(trace(operations=operations), WHOLE) == about(0.5)

@@ -179,6 +179,10 @@ def test_a_death_by_signal_is_named() -> None:
     assert "signal 9 (SIGKILL, often the kernel or SLURM when memory ran out)" in str(classify(Evidence(-9)).why)
 
 
+def test_a_death_by_a_signal_that_has_no_name_says_its_number() -> None:
+    assert "killed by signal 99 (unknown)" in str(classify(Evidence(-99)).why)
+
+
 def test_only_completed_is_success_to_slurm() -> None:
     assert sorted(kind for kind in FAILURES if Ending(kind).code == 0) == ["completed", "paused"]
 

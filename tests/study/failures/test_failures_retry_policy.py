@@ -250,6 +250,11 @@ ELSEWHERE = ("node_failure", "elsewhere")
             [RecordedFailure("k", "b", 1, Kind.KILLED, action=Action.AGAIN)],
             [("node_failure", "elsewhere")],
         ),
+        (
+            Evidence(attempt=2, kind=Kind.NODE_FAILURE),
+            [RecordedFailure("k", "b", 1, Kind.HANG), RecordedFailure("k", "b", 2, Kind.KILLED)],
+            [("node_failure", "elsewhere")],
+        ),
         (Evidence(attempt=4), [RecordedFailure("k", "b", n, Kind.HANG) for n in (1, 2, 3)], [("hang", "stop")]),
         # a job that ended before its attempt began
         (Evidence(kind=Kind.KILLED, attempt=None), [], [("killed", "again")]),

@@ -353,6 +353,12 @@ def test_branches_name_their_parents_job_once_it_has_one() -> None:
     after, held = dependencies.job_dependencies({"x": "q", "y": "r"}, known)
     assert after == {"x": "afterok:7_1"}
     assert held == {"y": "parent r has not completed"}
+    lost = fold([intent("b", "pq", pack=1)])
+    assert dependencies.job_dependencies({"x": "q"}, lost) == ({}, {"x": "parent q has not completed"}), "no job yet"
+    assert dependencies.job_dependencies({"x": "q"}, known, {"q"}) == ({}, {"x": "parent q has not completed"})
+    events = [intent("b", "pq", pack=1), {"event": "submitted", "time": 2.0, "name": "b", "job_id": "7"}]
+    gone = fold([*events, {"event": "cancelled", "time": 3.0, "keys": ["q"]}])
+    assert dependencies.job_dependencies({"x": "q"}, gone) == ({}, {"x": "parent q has not completed"})
     assert dependencies.lives("afterok:7_1", {"7": 1})
     assert not dependencies.lives("afterok:7_1", {"8": 1})
 

@@ -26,7 +26,7 @@ from study.job import __main__
 from study.job.attempt import JobContext
 from study.job.ending import account_for_restart, after
 from study.process.children import Signals
-from study.reconcile import failures
+from study.reconcile import dependencies, failures
 from study.reconcile.failures import certain
 from study.reconcile.services import Services
 from study.reconcile.step import step
@@ -585,6 +585,24 @@ def test_record_says_how_many_points_are_submitted_again(tmp_path: Path) -> None
     assert failures.record(study, services(scheduler, said), observer, statuses) == 2
     assert len(said) == 2 and all(f"{key}: " in line for key, line in zip(keys, said, strict=False))
     assert failures.record(study, services(scheduler, said), observer, observer.statuses()) == 0, "that is done"
+
+
+def test_nothing_is_submitted_again_where_another_process_was_quicker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, _ = submitted(tmp_path)
+    observer = observed(study, Scheduler())
+    pending: list[list[RecordedFailure] | None] = [[], None]
+    monkeypatch.setattr(failures, "_pending", lambda *_: pending.pop(0))
+    assert failures.record(study, services(Scheduler()), observer, observer.statuses()) == 0 and not pending
+
+
+def test_nothing_waits_for_a_parent_where_no_point_has_one(tmp_path: Path) -> None:
+    study, _ = submitted(tmp_path)
+    known = ledger.read(study)
+    assert dependencies.relations(study, known) == ({}, {})
+    assert dependencies.relations(StudyFolder(tmp_path / "none"), known) == ({}, {})
+    assert not dependencies.take_back(study, services(Scheduler()), known)
 
 
 @pytest.mark.parametrize("seen_again", [0, 1])

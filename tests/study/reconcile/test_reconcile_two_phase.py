@@ -90,6 +90,26 @@ def test_a_submission_that_goes_through(study: StudyFolder) -> None:
     assert world.asked == ["sbatch"] and world.said == []
 
 
+@pytest.mark.parametrize("answer", [Answer(0, "Submitted batch job 12\n"), FULL])
+def test_the_room_that_was_held_is_free_when_it_is_written_down_what_became_of_it(
+    study: StudyFolder, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = list[bool]()
+    append = ledger.append
+
+    def noted(*given: Any, **more: Any) -> None:
+        held.append(study.reserve.exists())
+        append(*given, **more)
+
+    monkeypatch.setattr(ledger, "append", noted)
+    send(study, Request("s.a", JobSpec(), 2, ("a", "b"), executor="slurm"), World(sbatch=answer).services)
+    study.jobs.rename(study.jobs.with_name("moved"))
+    study.jobs.write_text("no folder, so that no script can be written")
+    with pytest.raises(OSError, match="jobs"):
+        send(study, Request("s.b", JobSpec(), 2, ("c", "d"), executor="slurm"), World(sbatch=answer).services)
+    assert held == [False, False]
+
+
 def test_what_cannot_be_rendered_leaves_no_intent(study: StudyFolder) -> None:
     with pytest.raises(ValueError, match="code"):
         send(study, Request("s.a", JobSpec(code="frozen"), 1, ("a",), "gone", executor="slurm"), World().services)

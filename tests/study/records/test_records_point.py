@@ -3,10 +3,12 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from study.records.frozen_config import canonical, key_of
+from study.records import frozen_config
+from study.records.frozen_config import canonical, key_of, run_config
 from study.records.point import Point, has_branches, line_of, one_of_each, point, stored
 from study.records.points import append_points
 from study.storage.layout import StudyFolder
@@ -126,6 +128,63 @@ def test_a_point_frozen_by_other_code_says_so(asked: str) -> None:
         ValueError, match=r"frozen by other code \(unknown key 'model.norm': .*: use the code that made it"
     ):
         getattr(later, asked)
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no config be read key by key, and nothing be known from before of what keys may have."""
+    frozen_config._types.cache_clear()
+    frozen_config._choices.cache_clear()
+    monkeypatch.setattr(frozen_config, "_read", lambda *_: pytest.fail("it is read key by key, which is slow"))
+
+
+def as_written(**changes: object) -> dict[str, Any]:
+    """Return a config as a line of ours has it."""
+    config: dict[str, Any] = json.loads(json.dumps(asdict(resolved(**changes))))
+    return config
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_line_of_ours_is_a_config_at_once() -> None:
+    whole = as_written()
+    whole["optim"]["lr"] = 1
+    config = resolved()
+    assert run_config(whole) == replace(config, optim=replace(config.optim, lr=1))
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "said"),
+    [
+        ("model", "width", "wide", r"model\.width='wide' is not .*: use the code that made it"),
+        ("model", "width", 512.5, r"model\.width=512\.5 is not .*: use the code that made it"),
+        ("optim", "lr", "much", r"optim\.lr='much' is not .*: use the code that made it"),
+        ("optim", "name", "adamx", r"optim\.name='adamx' is not allowed: choose one of .*: use the code that made it"),
+    ],
+)
+def test_a_value_that_a_key_cannot_have_is_refused(section: str, name: str, value: object, said: str) -> None:
+    frozen_config._types.cache_clear()
+    frozen_config._choices.cache_clear()
+    whole = as_written()
+    whole[section][name] = value
+    with pytest.raises(ValueError, match=said):
+        run_config(whole)
+
+
+def test_a_number_in_quotes_is_a_number() -> None:
+    frozen_config._types.cache_clear()
+    whole = as_written()
+    whole["model"]["width"] = "512"
+    assert run_config(whole) == run_config({**whole, "model": {**whole["model"], "width": 512}})
+
+
+def test_sections_within_a_section_are_read_too() -> None:
+    sources = (SourceConfig("a", 2.0), SourceConfig("b", 1.0))
+    assert run_config(as_written(data=DataConfig(sources=sources))).data.sources == sources
+
+
+def test_what_a_token_costs_is_known_without_the_whole_config() -> None:
+    one = stored(line_of(point(resolved())))
+    assert one.params > 0 and one.flops_per_token > 0 and "config" not in vars(one)
 
 
 def test_points_that_say_the_same_in_some_sections_are_told_without_a_config() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from study.search import view
-from study.search.forecast import MOST, Forecast, forecast
+from study.search.forecast import MOST, Forecast, _Ahead, forecast
 from study.search.pareto import front, front_of
 from study.search.state import Search, ended, reported, started
 from study.storage.layout import StudyFolder
+from sweeps.history import Unit
 from tests.study.support.searches import search_settings
 
 R = 27_008
@@ -55,6 +56,7 @@ def full_runs(ended_already: int, running: int, **changes: object) -> Search:
         (full_runs(1, 2), 900.0, Forecast(11, 90.0, 2, 50.0, "trials")),  # longer than thought: any moment now
         (full_runs(3, 0), 100.0, Forecast(9, 90.0, 0, None, "trials")),
         (full_runs(1, 1, budget=5.5 * R), 100.0, Forecast(4, 40.0, 1, 40.0, "budget")),
+        (full_runs(1, 1, budget=5.0 * R), 100.0, Forecast(4, 40.0, 1, 40.0, "budget")),  # the last takes all of it
         # 12.5 s are set aside for a unit of 10 s: five fit into 60 s, not six.
         (full_runs(1, 1, gpu_hours=60 / 3600), 100.0, Forecast(4, 40.0, 1, 40.0, "budget")),
         (full_runs(1, 1, trials=10**6), 100.0, Forecast(MOST, 10.0 * MOST, 1, 10.0 * MOST, "trials", True)),
@@ -153,6 +155,18 @@ def test_the_front_is_of_trials_at_equal_tokens() -> None:
     finish(search, begin(search), 2.0, 0.5)  # one goes on: nobody else has come so far
     assert [(trial.number, trial.seconds[3_000]) for trial in front_of(search)] == [(1, 11.0)]
     assert view.as_json(full_runs(3, 0), NOWHERE)["front"] == []
+
+
+def test_losses_are_drawn_as_those_that_are_known_where_there_are_two() -> None:
+    search = full_runs(1, 1)
+    assert _Ahead(search).like == {}, "one value has no spread"
+    finish(search, begin(search), value=3.0)
+    assert _Ahead(search).like == {R: (2.0, 1.0)}
+
+
+def test_a_unit_whose_tokens_are_there_already_costs_nothing() -> None:
+    found = _Ahead(full_runs(1, 0))
+    assert found._flops(Unit(7, 4, parent=(0, 8))) == 0.0 and found._flops(Unit(7, 8, parent=(0, 4))) == 4.0
 
 
 def left(search: Search, now: float | None) -> tuple[int, float, int, float, str]:

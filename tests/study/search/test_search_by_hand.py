@@ -16,6 +16,7 @@ from study.search.usage import DeviceTime
 from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.schedulers.base import Scheduler
 from sweeps.space import Choice, Interval, Space
+from tests.study.support.searches import search_settings
 
 
 def used(*units: tuple[float, float | None, float], hours: float | None = 1.0) -> DeviceTime:
@@ -164,6 +165,8 @@ def test_a_course_ends_with_its_gpu_hours() -> None:
     # Of 320 the first gets 20, and the others fit while 20 are left: after 18 of them 32, after 19 16.
     many = [Unit(trial, 8) for trial in range(50)]
     assert ahead(*many, pace=pace, hours=320 / 3600, settings=50).finished == 19
+    # Two at a time: the last needs 20 beside the 20 of the one before it, and finds 12.
+    assert ahead(*many, workers=2, pace=pace, hours=320 / 3600, settings=50).finished == 19
     assert ahead(*many, hours=320 / 3600, settings=50).finished == 50, "without a pace nothing is known of hours"
 
 
@@ -213,6 +216,39 @@ def test_words_for_what_a_search_comes_to() -> None:
     )
 
 
+def test_what_was_enough_still_is_once_it_is_rounded() -> None:
+    values = (0.0, 1.0, 1234.0, 1230.0, 0.012301, math.inf)
+    assert [outlook._up(value) for value in values] == [0.0, 1.0, 1240.0, 1230.0, pytest.approx(0.0124), math.inf]
+
+
+@pytest.mark.parametrize(("units", "count"), [(1, outlook.SIMULATIONS), (outlook.MOST_UNITS, 1)])
+def test_an_outlook_is_of_many_courses_unless_they_are_long(
+    units: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[bool]()
+
+    def made(*_: Any, to_first: bool = False, **__: Any) -> Course:
+        asked.append(to_first)
+        return Course(1, 1, units, 1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(outlook, "course", made)
+    found = outlook.outlook(SimpleNamespace(seed=0), [1.0], 1)  # type: ignore[arg-type]
+    assert asked == [False] * count + [True] and found.units == units and found.possible
+
+
+def test_no_hours_are_enough_where_no_number_of_trials_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[float | None]()
+
+    def made(settings: Any, *_: Any, **__: Any) -> Course:
+        asked.append(settings.gpu_hours)
+        assert len(asked) < 9
+        return Course(1, 0, 1, 1.0, 1.0, math.inf)
+
+    monkeypatch.setattr(outlook, "course", made)
+    settings = search_settings(gpu_hours=1.0)
+    assert outlook._enough(settings, 1.0, 1, Pace(1.0), 2) == (math.inf, None) and asked == [None, None]
+
+
 def over(**changes: Any) -> Any:
     """Return a search that is over, whose one trial came to 4 of 8 tokens of 10 FLOPs each."""
     trial = SimpleNamespace(at=4, value=1.5, values={4: 1.5}, failed=False, flops_per_token=10.0)
@@ -252,6 +288,21 @@ def test_a_search_that_finished_nothing_says_what_would_have_been_enough() -> No
     )
     assert "none came to a loss" in outlook.nothing_finished(over(waits_for_budget=False, incumbent=None))
     assert outlook.nothing_finished(over(over=False)) == outlook.nothing_finished(over(stopped=True)) == ""
+
+
+def test_a_sampler_that_finds_no_new_settings_ends_a_search() -> None:
+    settings = SimpleNamespace(R=8, budget=None, gpu_hours=None, trials=3, enough=lambda: 1)
+    assert outlook.nothing_finished(over(settings=settings, waits_for_budget=False)) == (
+        "no trial was trained to the end: none was among the best of enough at each rung: its sampler finds no "
+        "settings that were not tried: search over more values in a new study"
+    )
+
+
+def test_a_budget_is_not_blamed_where_there_are_too_few_trials() -> None:
+    settings = search_settings(scheduler="asha_promotion", trials=2, r=1_001, budget=1e30)
+    hopeless = Outlook(2.0, 0.0, 2.0, 1.0, 1.0, 1.0, 1.0, False, untimed=False)
+    with pytest.raises(ValueError, match=r"^search\.trials=2 is too few to train any trial to the end"):
+        outlook.refuse_the_hopeless(settings, hopeless)
 
 
 def test_a_search_whose_trials_all_broke_says_so() -> None:

@@ -146,7 +146,7 @@ def test_the_gpu_hours_that_are_named_do_for_slow_workers_and_only_what_is_short
     found = outlook.outlook(replace(asked, gpu_hours=1e-3 * R / 3600), [1.0], 1, Pace(1.0, 5.0))
     assert not found.possible and found.untimed and found.hours is not None
     found = outlook.outlook(replace(asked, budget=0.5 * R, gpu_hours=3 * R / 3600), [1.0], 1, Pace(1.0, 5.0))
-    assert (found.possible, found.none, found.enough, found.hours) == (False, 1.0, R, None)
+    assert (found.possible, found.none, found.enough, found.hours) == (False, 1.0, R, None) and not found.untimed
     found = outlook.outlook(replace(asked, gpu_hours=9 * R / 3600), [1.0], 1, Pace(1.0, 5.0))
     assert (found.finished, found.none, found.hours) == (5, 0.0, None)
 

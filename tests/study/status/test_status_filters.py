@@ -6,7 +6,7 @@ import pytest
 
 from study.config.dotted import flat
 from study.records.point import Point
-from study.status.filters import Condition, as_typed, matching, parse
+from study.status.filters import Condition, _unknown, as_typed, matching, parse
 from train.spec.config import BudgetConfig, ModelConfig, RunConfig
 
 
@@ -39,6 +39,11 @@ POINTS = {p.key: p for p in (make(64, 1e-3, 1), make(128, 3e-4, 2, tied=True), m
 )
 def test_conditions(text: str, widths: set[int]) -> None:
     assert {POINTS[key].config.model.width for key in matching(POINTS, [parse(text)])} == widths
+
+
+def test_of_keys_that_are_spelt_alike_the_nearest_three_are_named() -> None:
+    config = {f"section_of_many_letters.{leaf}": 1 for leaf in ("rates", "rated", "ratio", "rate_")}
+    assert _unknown("x.rate", config).count("section_of_many_letters") == 3
 
 
 def test_several_conditions_narrow_the_choice() -> None:

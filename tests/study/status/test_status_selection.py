@@ -10,7 +10,7 @@ import pytest
 
 from study.commands import add_selection
 from study.records.point import Point
-from study.status.selection import by_key, choose, parse_states, selected
+from study.status.selection import by_key, choose, one_point, parse_states, selected
 from study.status.states import PointState, PointStatus
 from train.spec.config import RunConfig
 
@@ -52,6 +52,13 @@ def test_the_beginning_of_a_key_names_one_point_or_says_why_not() -> None:
         by_key(many[:5], "z")
     with pytest.raises(ValueError, match=r"'k' begins 7 keys \(k0, k1, k2, k3, k4\)"):
         by_key(many, "k")
+
+
+@pytest.mark.parametrize(("given", "said"), [([], "none was given"), (["aa1", "b3"], r"2 were given \(aa1, b3\)")])
+def test_one_point_is_neither_none_nor_two(given: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=rf"beginning of it: {said}; python -m study status s lists them"):
+        one_point(argparse.Namespace(points=given[:1], point=given[1:], study="s"))
+    assert one_point(argparse.Namespace(points=[], point=["ab"])) == "ab"
 
 
 def test_a_job_as_slurm_names_it_is_its_point() -> None:
