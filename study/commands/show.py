@@ -16,15 +16,16 @@ from study.commands.gc import size
 from study.config.dotted import flat
 from study.failures.words import Words
 from study.records import lineage
+from study.records.lost_rows import lost_rows
 from study.records.point import Point
 from study.records.settings import find_study, load_section, load_submission, reference
-from study.records.shapes import ATTEMPT_END, JOB, METRICS, RUN_OUTCOME
+from study.records.shapes import ATTEMPT_END, JOB, RUN_OUTCOME
 from study.status.filters import as_typed
 from study.status.observer import Observer
 from study.status.selection import by_key, one_point
 from study.status.states import PointState, PointStatus
 from study.storage.layout import RunFolder, StudyFolder
-from study.storage.shapes import read_record, record_in
+from study.storage.shapes import read_record
 from study.text import duration, recognised
 from train.spec.later import read_run
 from train.spec.resolve import resolve
@@ -67,7 +68,7 @@ def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStat
             {"step": c.step, "tokens": c.tokens, "loss": c.loss, "bytes": c.bytes, "whole": c.whole, "pinned": c.pinned}
             for c in checkpoints.stored(place)
         ],
-        "missing": missing(place),
+        "missing": [{"from_step": first, "to_step": last} for first, last in lost_rows(place)],
         "outcome": read_record(place.outcome, RUN_OUTCOME),
         "mlflow": mlflow(folder, status.key),
     }
@@ -122,18 +123,6 @@ def attempts(run: RunFolder) -> list[dict[str, Any]]:
                 "error": words.lines[-1] if words.lines else None,
             }
         )
-    return found
-
-
-def missing(run: RunFolder) -> list[dict[str, int]]:
-    """Return which steps' records metrics.jsonl has lost for good, as the run noted when it resumed beyond them."""
-    found = []
-    with suppress(FileNotFoundError), run.metrics.open("rb") as file:
-        for line in file:
-            record = record_in(line.decode("utf-8", "replace"), METRICS) if b'"missing"' in line else None
-            if record is not None and record["kind"] == "missing":
-                steps = record["metrics"]
-                found.append({name: int(steps.get(name) or record["step"]) for name in ("from_step", "to_step")})
     return found
 
 

@@ -103,12 +103,22 @@ def as_text(
     after = [overview.cost_line(spent)] if spent.used else []
     after += slow_lines(statuses) + overview.queued_lines(statuses) + overview.waiting_lines(statuses)
     after += overview.refused_lines(statuses) + copies.lines(statuses)
-    after += overview.code_lines(statuses)
+    after += overview.code_lines(statuses) + _lost_lines(statuses, folder)
     after += [part for line in other_code.lines(points.values()) for part in _wrapped(line, "", "    ", terminal.WIDTH)]
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]
     action = overview.next_action(counts, reference(folder), overview.bad_ends(statuses))
     action = "" if overview.stands_still(statuses) else action
     return "\n".join([*lines, *(["", *after] if after else []), *(["", action] if action else [])])
+
+
+def _lost_lines(statuses: Sequence[PointStatus], folder: StudyFolder) -> list[str]:
+    """Return that rows of metrics are lost for good, and where to see which; nothing where none is."""
+    keys = [status.key for status in statuses if status.missing]
+    if not keys:
+        return []
+    more = f" and {len(keys) - overview.SHOWN_KEYS:,} more" if len(keys) > overview.SHOWN_KEYS else ""
+    said = f"metrics.jsonl has lost rows that are not written again: {' '.join(keys[: overview.SHOWN_KEYS])}{more}"
+    return _wrapped(f"{said} (python -m study show {reference(folder)} {keys[0]})", "", "    ", terminal.WIDTH)
 
 
 def _failure(status: PointStatus, width: int) -> list[str]:

@@ -55,7 +55,7 @@ class Remembered:
         loaded = read_record(folder.status_cache, SETTLED) or {}
         if loaded.get("fields") == names:
             forms = [FORMS[str(field.type)] for field in fields(PointStatus)]
-            lists = [names.index(name) for name in ("overrides", "nodes", "error")]
+            lists = [names.index(name) for name in ("overrides", "nodes", "error", "missing")]
             state, kind = names.index("state"), names.index("kind")
             for size, when, row in loaded.get("points") or ():
                 if len(row) != len(names) or not all(map(isinstance, row, forms)):

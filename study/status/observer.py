@@ -18,6 +18,7 @@ from study.records import ledger
 from study.records.attempts import Attempt, is_alive, read_attempts
 from study.records.heartbeats import read_beat, slow_rank
 from study.records.last_sign import last_metrics, last_sign
+from study.records.lost_rows import LostRows
 from study.records.point import Point, point_log
 from study.records.shapes import LEFT_TO, QUEUE_NOTE
 from study.status.cache import Remembered
@@ -56,6 +57,7 @@ class Observer:
     _final: dict[str, PointStatus] = field(default_factory=dict)
     _cache: Remembered | None = None
     _full: bool | None = None
+    _lost: LostRows = field(default_factory=LostRows)
 
     @property
     def points(self) -> dict[str, Point]:
@@ -130,6 +132,8 @@ class Observer:
             return final
         seen = self._seen(key, state, no_room, started=started)
         status = _describe(point, self.folder, seen.evidence, seen.derived, seen.outcome)
+        if (status.attempt or 0) > 1:  # a run notes what it has lost as it resumes
+            status = replace(status, missing=self._lost.of(self.folder.run(key), status.attempt))
         if more := _by_scheduler(status.state, seen):
             status = replace(status, **more)
         if status.state in ENDED_BADLY:

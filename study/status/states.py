@@ -285,7 +285,8 @@ class PointStatus:
     follows by itself and why, or why nothing does, or what helps. reason: the scheduler's own, of one that is queued;
     executor: whose that is. slow: the rank that the others wait for, and its node. source: which code the latest
     attempt ran, beside what was recorded for it (study.process.code_snapshot.ran); None where nobody can tell.
-    elsewhere: the study whose job it is in, where this one is a copy of that and has not begun it itself.
+    elsewhere: the study whose job it is in, where this one is a copy of that and has not begun it itself. missing:
+    steps that its metrics have lost for good, each `FIRST-LAST`.
     """
 
     key: str
@@ -310,6 +311,7 @@ class PointStatus:
     reason: str = ""
     executor: str = ""
     elsewhere: str | None = None
+    missing: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what commands give out of it; the executor is said of each attempt."""

@@ -16,12 +16,13 @@ from rich.console import Console
 from study.__main__ import main
 from study.commands import COMMANDS
 from study.records import ledger
+from study.records.lost_rows import LostRows
 from study.records.point import Point
 from study.status.observer import Observer, observe
 from study.status.selection import by_key, choose, parse_states
 from study.status.states import PointStatus
 from study.storage.files import last_lines
-from study.storage.layout import StudyFolder
+from study.storage.layout import RunFolder, StudyFolder
 from study.text import duration
 from study.tracking.facts import read_facts
 from study.tracking.study_note import run_note
@@ -165,6 +166,43 @@ def test_show_says_which_records_are_lost(tmp_path: Path) -> None:
     assert "lost from metrics.jsonl: steps 4 to 9; a run does not write them again" in shown
     found = json.loads(study_command("show", "cut", keys[1], "--json", cwd=tmp_path).stdout)
     assert found["missing"] == [{"from_step": 4, "to_step": 9}]
+
+
+def test_status_says_which_points_have_lost_records(tmp_path: Path) -> None:
+    """Each run was resumed: a run that has one attempt has noted none."""
+    study, keys = make_study(tmp_path / "runs" / "cut", [1, 2, 3])
+    ledger.append(study, "intent", name="s.w", executor="local", keys=list(keys.values()), resources={}, code=None)
+    for seed, key in keys.items():
+        for attempt in map(study.run(key).attempt, (1, 2)):
+            attempt.path.mkdir(parents=True)
+            attempt.job.write_text(json.dumps({"name": "s.w", "executor": "local"}))
+            attempt.outcome.write_text(json.dumps({"state": "interrupted", "kind": "interrupted"}))
+        row = {"kind": "train", "step": 9, "tokens": 900, "time": 1.0, "metrics": {"loss": 1.0}}
+        lost = {"kind": "missing", "step": 9, "tokens": 900, "time": 1.0, "metrics": {"from_step": 4, "to_step": 9}}
+        rows = [row, lost, row] if seed > 1 else [row]
+        study.run(key).metrics.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    study.run(keys[3]).outcome.write_text(json.dumps({"state": "completed", "step": 9, "tokens": 900}))
+    _, *others = keys.values()
+    for _ in range(2):  # the second time one of them is settled, and its files are not read again
+        lines = study_command("status", "cut", cwd=tmp_path).stdout
+        said = f"metrics.jsonl has lost rows that are not written again: {' '.join(others)} (python -m study show cut"
+        assert said in " ".join(lines.split())
+        points = json.loads(study_command("status", "cut", "--json", cwd=tmp_path).stdout)["points"]
+        assert [point["missing"] for point in points] == [[], ["4-9"], ["4-9"]]
+        study.run(keys[3]).metrics.write_text("")
+
+
+def test_what_an_attempt_has_lost_is_read_once_and_anew_where_another_cut_the_file(tmp_path: Path) -> None:
+    run, seen = RunFolder(tmp_path / "key"), LostRows()
+    run.path.mkdir()
+    line = '{"kind":"missing","step":9,"metrics":{"from_step":4,"to_step":9}}\n'
+    assert seen.of(run, 1) == ()
+    run.metrics.write_text(f"{line}{line[:20]}")
+    assert [seen.of(run, 2), seen.of(run, 2)] == [("4-9",), ("4-9",)]
+    run.metrics.write_text(f"{line}{line}")
+    assert seen.of(run, 2) == ("4-9", "4-9"), "the torn line is whole now"
+    run.metrics.write_text(line)
+    assert seen.of(run, 3) == ("4-9",)
 
 
 def test_the_point_may_stand_behind_the_folder_of_all_studies(ended: tuple[StudyFolder, dict[int, str]]) -> None:
