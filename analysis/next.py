@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.planning.next_text import text
-from analysis.planning.study_config import inherited, write
+from analysis.planning.study_config import inherited, write, write_numbers
 from analysis.results import as_fitted, load
 from analysis.text import commandline, terminal
 from analysis.text.commandline import Key
@@ -74,12 +74,12 @@ KEYS = (
     Key("simulate", "simulated studies to compare with a grid's budget; 0: none", 100, commandline.whole),
     Key("seed", "seed of the simulation", 0, commandline.whole),
     Key("name", "study that the next runs belong to (default: the runs' own)"),
-    Key("out", "folder of the configs (default reports/STUDY/next)"),
+    Key("out", "folder of the configs and of next.json, all numbers (default reports/STUDY/next)"),
 )  # fmt: skip
 
 
 def act(options: Mapping[str, Any]) -> int:
-    """Print the proposal and write its configs."""
+    """Print the proposal and write its configs, and next.json beside them or where a folder is given."""
     from analysis.inputs.large import refuse_weighed
 
     frame = load.load(options)
@@ -94,13 +94,17 @@ def act(options: Mapping[str, Any]) -> int:
         raise ValueError("no candidate fits into the budget: give a larger budget= or a smaller largest=")
     folder = Path(options["out"] or Path("reports") / label / "next")
     if any(run.width is None for run in found.runs):
+        if options["out"]:
+            write_numbers(found, folder)
         terminal.show(
             "note: no model shape comes near some of these sizes: no config is written for python -m study.sweep"
         )
         return commandline.code(found.checks)
     write(found, folder, options["name"] or label, inherited(options["runs"]))
+    write_numbers(found, folder)
     terminal.show(
-        f"\nwrote {folder}/next.yaml; look at the points first; without dry_run=true the command submits them:"
+        f"\nwrote {folder}/next.yaml and next.json; look at the points first; without dry_run=true the command submits "
+        "them:"
     )
     terminal.show(f"  python -m study.sweep --config-dir {folder} --config-name next dry_run=true")
     return commandline.code(found.checks)

@@ -56,6 +56,14 @@ class Proposed:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """An error that the forecast expects: its sd of ln loss by the runs and its prior, and the prior in words."""
+
+    sd: float
+    prior: str
+
+
+@dataclass(frozen=True)
 class Share:
     """What a simulation found: the chosen runs reach the grid's interval with `share` of its FLOPs (None: not at all).
 
@@ -81,10 +89,11 @@ class Next(Preformatted):
     `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
     the forecast, which priors from published laws draw to their own exponents: `prior` names them in words ("" where
     there are none, or the runs contradict them). Intervals lie around `expected`, as the sd does: around the law of a
-    few runs they would miss the truth. `without` is the 95 % interval of the loss by resamples of the runs alone, as
-    analysis.plan gives it for this budget (None where it has none). `larger` is the smallest single run that would
-    narrow the forecast much, looked for where the proposed ones barely do; `checks` are findings about the rows and the
-    prior.
+    few runs they would miss the truth. `scatter` is the error of a run, from seeds and rounding, and `form_error` that
+    of the law's form: both have a prior also where `prior` is empty. `without` is the 95 % interval of the loss by
+    resamples of the runs alone, as analysis.plan gives it for this budget (None where it has none). `larger` is the
+    smallest single run that would narrow the forecast much, looked for where the proposed ones barely do; `checks` are
+    findings about the rows and the prior.
     """
 
     runs: tuple[Proposed, ...]
@@ -104,6 +113,8 @@ class Next(Preformatted):
     without: Interval | None = None
     checks: tuple[Check, ...] = ()
     unadvised: str = ""
+    scatter: Expected | None = None
+    form_error: Expected | None = None
 
     @property
     def barely(self) -> bool:
@@ -178,7 +189,7 @@ def next_runs(
     from analysis.diagnostics import at_rows
     from analysis.inputs.frame import used
     from analysis.inputs.large import refuse_weighed
-    from analysis.planning import grid_share, posterior, priors, without_prior
+    from analysis.planning import grid_share, posterior, priors, run_noise, without_prior
 
     if count < 1:
         raise ValueError(f"count={count}: the most runs to propose, 1 or more")
@@ -213,6 +224,8 @@ def next_runs(
         checks=(*checks, *priors.findings(given, setting.constants)),
         without=without,
         unadvised=unadvised,
+        scatter=Expected(found.noise, run_noise.words()),
+        form_error=Expected(found.misfit, posterior.form_words()),
         larger=None
         if reached <= BARELY * math.sqrt(now)
         else larger(

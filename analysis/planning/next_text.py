@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from analysis.planning.next_runs import TELLS
@@ -36,6 +37,7 @@ def text(found: Next) -> str:
         f"{numbers.number(found.middle, 4)}; {numbers.counted(found.basins, 'basin')})",
         f"then      {numbers.number(low_after, 4)} to {numbers.number(high_after, 4)} after the runs below",
         *([f"prior     {found.prior} (published laws; the runs add to it)"] if found.prior else []),
+        *_errors(found),
         *([f"{'no prior' if found.prior else 'resampled':<10}{without_prior(found)}"] if found.without else []),
         *([f"barely    {barely(found)}"] if found.barely else []),
         *([f"no advice {found.unadvised}: these losses choose runs, they recommend none"] if found.unadvised else []),
@@ -57,11 +59,19 @@ def text(found: Next) -> str:
     return "\n".join(lines).translate(numbers.ASCII)
 
 
+def _errors(found: Next) -> Iterator[str]:
+    """Yield the lines of the errors that the forecast expects, each with its prior."""
+    each = (("scatter", "from run to run", found.scatter), ("form", "by the form of the law", found.form_error))
+    for name, of, one in each:
+        if one is not None:
+            yield f"{name:<10}{numbers.percent(one.sd)} {of} (prior: {one.prior}; the runs add to it)"
+
+
 def without_prior(found: Next) -> str:
     """Return the interval that fits and plans give for the same budget, and what it leaves out."""
     assert found.without is not None, "it is said where there is one"
     low, high = (numbers.number(end, 4) for end in found.without)
-    less = "without this prior and the form's own error" if found.prior else "without the form's own error"
+    less = "without priors and the form's own error"
     given = "analysis.plan strict=no gives" if found.unadvised else "analysis.fit and analysis.plan give"
     return f"{low} to {high} by resamples of the runs alone, as {given} it: {less}"
 

@@ -113,6 +113,12 @@ def posterior(
     return Posterior(problem.form, problem.centres, problem.x, basins, noise, misfit, given.root, given)
 
 
+def form_words() -> str:
+    """Return the prior of the form's own error in words."""
+    guess = f"{100 * priors.GUESS:g} %, counted as {priors.WEIGHT:g} runs"
+    return f"{guess} and alike within a factor of {np.exp(REACH):.0f} of N and D"
+
+
 def _error(problem: fit_problem.Problem, total: float) -> float:
     """Return the error of ln loss from a sum of squared residuals."""
     return max(FLOOR, priors.misfit(total, problem.y.size, len(problem.form.names)))

@@ -22,6 +22,11 @@ ROWS = 500
 """Runs that are looked at, at most: their scatter is known to 3 %."""
 
 
+def words() -> str:
+    """Return the prior of the scatter in words."""
+    return f"what seeds do, {100 * SEEDS:g} % within a factor of {FACTOR:g}"
+
+
 def scatter(besides: Array, gaps: Array) -> float:
     """Return the root mean square scatter of ln loss, over what the runs leave possible of it.
 

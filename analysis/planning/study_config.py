@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.text import numbers
+from analysis.text import files, numbers
+from analysis.values.json_values import to_json
 
 if TYPE_CHECKING:
     from analysis.planning.next_runs import Next
@@ -47,6 +48,11 @@ def write(found: Next, folder: Path, study: str, settings: Mapping[str, Any]) ->
     text += f"# python -m study.sweep --config-dir {folder} --config-name next\n"
     text += "defaults:\n  - config\n  - _self_\n" + _yaml(head)
     (folder / "next.yaml").write_text(text)
+
+
+def write_numbers(found: Next, folder: Path) -> None:
+    """Write the proposal as next.json."""
+    files.write(folder / "next.json", json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
 
 
 def inherited(runs: str) -> dict[str, Any]:

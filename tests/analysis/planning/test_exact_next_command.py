@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ import analysis as sa
 from analysis.inputs.rows import from_csv
 from analysis.next import main, text
 from analysis.planning.larger import HELPS, Larger
-from analysis.planning.next_runs import Next, Proposed, Share, next_runs
+from analysis.planning.next_runs import Expected, Next, Proposed, Share, next_runs
 from analysis.planning.next_text import far_off
 from tests.analysis import studies
 
@@ -47,16 +48,37 @@ def test_a_proposal_word_for_word() -> None:
     assert text(replace(FOUND, simulation=SHARE)).startswith(f"{SAID}\n\nsimulated: ")
 
 
+def test_the_errors_that_the_forecast_expects_are_there_with_their_priors() -> None:
+    """Also where published laws say nothing, or the runs contradict them."""
+    found = replace(FOUND, scatter=Expected(0.0031, "seeds, 0.2 %"), form_error=Expected(0.0125, "1 %, as 3 runs"))
+    lines = [
+        "scatter   0.31 % from run to run (prior: seeds, 0.2 %; the runs add to it)",
+        "form      1.2 % by the form of the law (prior: 1 %, as 3 runs; the runs add to it)",
+    ]
+    assert text(found).splitlines()[4:6] == lines
+    assert text(replace(found, prior="", without=(2.4, 2.6))).splitlines()[3:5] == lines
+
+
+@pytest.mark.parametrize("form", ["chinchilla", "farseer"])
+def test_a_forecast_names_the_priors_of_its_errors(form: str) -> None:
+    found = next_runs(from_csv(Path("docs/example-runs.csv")), target=1e22, count=1, form=form)
+    assert found.scatter is not None and found.form_error is not None
+    assert found.scatter.prior == "what seeds do, 0.2 % within a factor of 4"
+    assert found.form_error.prior == "1 %, counted as 3 runs and alike within a factor of 7 of N and D"
+    assert 5e-4 < found.scatter.sd < 0.01
+    assert 1e-3 <= found.form_error.sd < 0.01
+
+
 def test_the_interval_that_fits_and_plans_give_stands_beside_that_of_the_prior() -> None:
     """Both are seen for one budget: the line says why they differ; a law without a prior has a line of its own."""
     lines = text(replace(FOUND, without=(2.4123, 2.5877))).splitlines()
     assert lines[3].startswith("prior     alpha 0.34")
     assert lines[4] == (
         "no prior  2.412 to 2.588 by resamples of the runs alone, as analysis.fit and analysis.plan give it: without "
-        "this prior and the form's own error"
+        "priors and the form's own error"
     )
     free = text(replace(FOUND, without=(2.4123, 2.5877), prior="")).splitlines()[3]
-    assert free.startswith("resampled 2.412 to 2.588 by") and free.endswith("give it: without the form's own error")
+    assert free == lines[4].replace("no prior ", "resampled")
 
 
 @pytest.mark.parametrize("form", ["chinchilla", "chinchilla_tied"])
@@ -215,7 +237,7 @@ def test_the_command_hands_on_what_it_was_asked(
     assert said.endswith(
         "note: no model shape comes near some of these sizes: no config is written for python -m study.sweep\n"
     )
-    assert not (tmp_path / "next").exists()
+    assert [path.name for path in (tmp_path / "next").iterdir()] == ["next.json"]
     asked.pop("found")
     assert asked == {
         "target": None, "budget": None, "largest": None, "count": 8, "power": None, "form": "chinchilla",
@@ -236,11 +258,14 @@ def test_configs_are_written_where_every_run_has_a_shape(
     table = studies.isoflop().iloc[:6].assign(study="ours")
     table.to_csv(tmp_path / "a.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    asked["found"] = replace(FOUND, runs=(FIRST,))
+    asked["found"] = replace(FOUND, runs=(FIRST,), scatter=Expected(0.0031, "seeds, 0.2 %"))
     assert main(["runs=a.csv"]) == 0
     assert (tmp_path / "reports/ours/next/next.yaml").is_file()
+    numbers = json.loads((tmp_path / "reports/ours/next/next.json").read_text())
+    assert numbers["scatter"] == {"sd": 0.0031, "prior": "seeds, 0.2 %"}
+    assert (numbers["prior"], numbers["form_error"], numbers["runs"][0]["width"]) == (FOUND.prior, None, 128)
     assert capsys.readouterr().out.endswith(
-        "\nwrote reports/ours/next/next.yaml; look at the points first; "
+        "\nwrote reports/ours/next/next.yaml and next.json; look at the points first; "
         "without dry_run=true the command submits them:\n"
         "  python -m study.sweep --config-dir reports/ours/next --config-name next dry_run=true\n"
     )
