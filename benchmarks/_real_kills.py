@@ -58,12 +58,12 @@ def run(kills: int, chance: random.Random) -> bool:
     return ran[1] == total
 
 
-def command(root: Path, name: str) -> list[str]:
-    """Return the command that makes a study of POINTS points."""
+def command(root: Path, name: str, points: int = POINTS) -> list[str]:
+    """Return the command that makes a study of so many points."""
     words = [f"paths.runs={root / 'runs'}", f"runtime.data_root={root / 'prepared'}", "cluster=slurm"]
     words += [f"study.name={name}", "cluster.mem_gb=0.1", "tracking=none", "data=text", f"data.source={root / 'text'}"]
     words += ["data.name=bench", "data.tokenizer=bytes", "data.vocab_size=257", "data.validation_fraction=0.3"]
-    words += ["budget.tokens=12800", "eval.sequences=8", "-m", f"seed=range(0,{POINTS})"]
+    words += ["budget.tokens=12800", "eval.sequences=8", "-m", f"seed=range(0,{points})"]
     return [sys.executable, "-m", "study.sweep", *words]
 
 
