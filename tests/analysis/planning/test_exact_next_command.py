@@ -16,6 +16,7 @@ import pytest
 import analysis as sa
 from analysis.inputs.rows import from_csv
 from analysis.next import main, text
+from analysis.planning import posterior, run_noise
 from analysis.planning.larger import HELPS, Larger
 from analysis.planning.next_runs import Expected, Next, Proposed, Share, next_runs
 from analysis.planning.next_text import far_off
@@ -59,14 +60,12 @@ def test_the_errors_that_the_forecast_expects_are_there_with_their_priors() -> N
     assert text(replace(found, prior="", without=(2.4, 2.6))).splitlines()[3:5] == lines
 
 
-@pytest.mark.parametrize("form", ["chinchilla", "farseer"])
-def test_a_forecast_names_the_priors_of_its_errors(form: str) -> None:
-    found = next_runs(from_csv(Path("docs/example-runs.csv")), target=1e22, count=1, form=form)
+def test_a_forecast_expects_the_errors_of_its_posterior() -> None:
+    found = next_runs(from_csv(Path("docs/example-runs.csv")), target=1e22, count=1)
     assert found.scatter is not None and found.form_error is not None
-    assert found.scatter.prior == "what seeds do, 0.2 % within a factor of 4"
-    assert found.form_error.prior == "1 %, counted as 3 runs and alike within a factor of 7 of N and D"
-    assert 5e-4 < found.scatter.sd < 0.01
-    assert 1e-3 <= found.form_error.sd < 0.01
+    assert (found.scatter.prior, found.form_error.prior) == (run_noise.words(), posterior.form_words())
+    assert found.scatter.sd == pytest.approx(0.0018, abs=1e-4)
+    assert found.form_error.sd == pytest.approx(0.0040, abs=1e-4)
 
 
 def test_the_interval_that_fits_and_plans_give_stands_beside_that_of_the_prior() -> None:

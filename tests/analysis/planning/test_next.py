@@ -150,8 +150,11 @@ def test_the_forecast_names_the_priors_that_it_uses() -> None:
     said = text_(upcoming.next_runs(table, count=1))
     lowest = 0.65 * float(table["loss"].min())
     assert f"prior     alpha 0.34 +- 0.06, beta 0.32 +- 0.06, E {lowest:.3g} within a factor of 1.35" in said
-    free = upcoming.next_runs(table, count=1, form="farseer")
-    assert "prior" not in text_(free)
+    free = text_(upcoming.next_runs(table, count=1, form="farseer"))
+    assert "\nprior  " not in free
+    for each in (said, free):
+        assert "from run to run (prior: what seeds do, 0.2 % within a factor of 4; the runs add to it)\n" in each
+        assert "(prior: 1 %, counted as 3 runs and alike within a factor of 7 of N and D; the runs add to it)\n" in each
 
 
 def test_a_target_that_the_runs_have_reached_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
