@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
@@ -42,22 +42,43 @@ def functions(codes: Iterable[CodeType]) -> dict[str, list[str]]:
     return {path: sorted(names) for path, names in found.items()}
 
 
-def chosen(known: Iterable[Reach], path: str, mutant: Mutant, seconds: float, *, on_import: bool) -> list[Reach]:
+def chosen(
+    known: Iterable[Reach], path: str, mutant: Mutant, seconds: float, *, on_import: bool, users: Iterable[str] = ()
+) -> list[Reach]:
     """Return the tests that enter the mutant's function, the quickest first.
 
     Of one that changes what runs ON_IMPORT (a constant, a default, a function called then), those that enter a function
-    that names what is changed, then those that enter anything of the module. Not more than so many seconds of tests,
-    but one if there is any. Tests that take longer than QUICK_SECONDS stay with others of their file, whose fixtures
-    they may share.
+    that names what is changed, then those that enter anything of the module; where none does, as of a module that holds
+    constants alone, those that enter its `users`, the files that import it. Not more than so many seconds of tests, but
+    one if there is any. Tests that take longer than QUICK_SECONDS stay with others of their file, whose fixtures they
+    may share.
     """
+    known = list(known)
     among = [one for one in known if path in one.entered]
     if not on_import:
         return _quickest([one for one in among if mutant.where in one.entered[path]], seconds)
-    users = {mutant.where, *_users(mutant)}
-    first = [one for one in among if not users.isdisjoint(one.entered[path])]
+    if not among:
+        return _quickest([one for one in known if not set(users).isdisjoint(one.entered)], seconds)
+    names = {mutant.where, *_users(mutant)}
+    first = [one for one in among if not names.isdisjoint(one.entered[path])]
     taken = _quickest(first, seconds)
     left = seconds - sum(one.seconds for one in taken)
     return taken + _quickest([one for one in among if one not in first], left, least=0 if taken else 1)
+
+
+def importing(path: str, sources: Mapping[str, str]) -> list[str]:
+    """Return the files of `sources`, texts by path, that import the module at `path` or a name of it."""
+    module = path.removesuffix(".py").replace("/", ".")
+    package, _, name = module.rpartition(".")
+
+    def imports(node: ast.AST) -> bool:
+        if isinstance(node, ast.Import):
+            return any(alias.name == module for alias in node.names)
+        if not isinstance(node, ast.ImportFrom):
+            return False
+        return node.module == module or (node.module == package and any(alias.name == name for alias in node.names))
+
+    return [file for file, source in sources.items() if any(imports(node) for node in ast.walk(ast.parse(source)))]
 
 
 def _quickest(tests: Sequence[Reach], seconds: float, least: int = 1) -> list[Reach]:

@@ -36,7 +36,7 @@ from pathlib import Path
 from benchmarks._collected import ANEW, FAILED, Collected, Task
 from benchmarks._mutations import Mutant, mutants
 from benchmarks._pure_parts import TESTS
-from benchmarks._reach import Reach, by_file, chosen
+from benchmarks._reach import Reach, by_file, chosen, importing
 from benchmarks._swap import ROOT, pairs
 from benchmarks._trial import Children, anew, preload
 from train.spec.command_line import Parser
@@ -152,11 +152,14 @@ def main() -> None:
         known = _known(collected, options.reach, options.processes)
         own = {path: [one for one in known if one.within(named)] for path, named in tests.items()}
         print(f"{len(left)} mutants to try, {len(known)} tests", flush=True)
+        whole = {path: Path(path).read_text(encoding="utf-8") for path in TESTS}
+        users_of = functools.cache(lambda path: importing(path, whole))
 
         def trial(path: str, mutant: Mutant) -> Trial:
             runs = collected.found.on_import.get(path, frozenset())
             on_import = mutant.where in runs or pairs(sources[path], mutant.source) is None
-            asked = chosen(own[path], path, mutant, options.each, on_import=on_import)
+            users = users_of(path) if on_import else ()
+            asked = chosen(own[path], path, mutant, options.each, on_import=on_import, users=users)
             return Trial(path, mutant, asked, on_import or options.anew)
 
         trials = (trial(path, mutant) for path, mutant in left)

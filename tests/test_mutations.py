@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks._mutations import mutants
 from benchmarks._pure_parts import TESTS
-from benchmarks._reach import Reach, chosen
+from benchmarks._reach import Reach, chosen, importing
 from benchmarks._swap import ROOT, pairs
 from benchmarks._trial import Children
 from benchmarks.mutants import EQUIVALENT, SURVIVED, reasons, unlined
@@ -310,6 +310,25 @@ def test_a_mutant_meets_the_quickest_tests_that_enter_its_function_first() -> No
     assert names == ["quick", "shares"]
     limit = found["module:6: LIMIT = 3 -> LIMIT = 4"]
     assert len(chosen(known, "planted.py", limit, 60.0, on_import=True)) == 5
+
+
+def test_constants_of_a_module_without_functions_are_worth_the_tests_of_those_who_import_them() -> None:
+    limit = mutants("LIMIT = 3\n")[0]
+    known = [
+        Reach("tests/test_a.py::far", 0.2, {"p/a.py": ["f"]}),
+        Reach("tests/test_b.py::near", 0.1, {"p/b.py": ["g"], "p/d.py": ["h"]}),
+        Reach("tests/test_c.py::none", 0.0, {}),
+        Reach("tests/test_d.py::apart", 0.0, {"p/e.py": ["f"]}),
+    ]
+    sources = {
+        "p/a.py": "def f():\n    from p.c import LIMIT\n    return LIMIT\n", "p/b.py": "from p import c, x\n",
+        "p/d.py": "import p.c\n", "p/e.py": "from p import x\nfrom q.c import LIMIT\n", "p/c.py": "LIMIT = 3\n",
+    }  # fmt: skip
+    users = importing("p/c.py", sources)
+    assert users == ["p/a.py", "p/b.py", "p/d.py"]
+    found = chosen(known, "p/c.py", limit, 1.0, on_import=True, users=users)
+    assert [one.test for one in found] == ["tests/test_b.py::near", "tests/test_a.py::far"]
+    assert chosen(known, "p/c.py", limit, 1.0, on_import=False, users=users) == []
 
 
 def test_every_file_that_is_named_is_there() -> None:

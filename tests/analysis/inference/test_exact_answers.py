@@ -19,6 +19,7 @@ from analysis.inference import (
     findings,
     flat,
     identifiability,
+    intervals,
     law_result,
     nested_errors,
     refusals,
@@ -29,6 +30,7 @@ from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from analysis.inference.nested_errors import Levels
 from analysis.inference.prediction import Prediction
+from analysis.inference.resampling import Plan
 from analysis.inference.scatter import Scatter
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
@@ -104,7 +106,11 @@ def test_three_rows_of_a_prediction_are_shown(rows: int, shown: str) -> None:
 
 
 def test_sizes_and_runs_are_groups() -> None:
-    assert schemes.GROUPS == ("sizes", "runs")
+    plans = [Plan(by, "") for by in schemes.SCHEMES]
+    assert [plan.by for plan in plans] == ["sizes", "runs", "rows", "seeds", "residuals"]
+    assert [intervals._clusters(plan) for plan in plans] == ["sizes", "runs", "sizes", "sizes", "sizes"]
+    assert [intervals.METHODS["bootstrap"].groups(plan) for plan in plans] == [True, True, False, False, False]
+    assert intervals.METHODS["bootstrap"].groups(Plan("residuals", "", shared="runs"))
 
 
 def test_a_count_of_no_unique_tokens_is_not_known() -> None:
