@@ -216,7 +216,9 @@ def test_the_command_says_the_score_and_writes_it_where_it_is_told(
     assert "could not be left out" not in said
     (written,) = (tmp_path / "new" / "folder").iterdir()
     assert f"wrote {written}" in said and written.name == "score.json"
-    assert [line["key"] for line in json.loads(written.read_text())["lines"]] == ["a"]
+    kept = json.loads(written.read_text())
+    assert [line["key"] for line in kept["lines"]] == ["a"]
+    assert written.read_text() == json.dumps(kept, indent=1) + "\n"
 
 
 def test_repeated_text_wears_out_as_in_the_law_of_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
