@@ -207,7 +207,8 @@ def test_a_proposal_narrows_what_is_known_before_its_first_run(
     done = SimpleNamespace(flops=np.array([1e18]), loss=np.array([3.0]), params=np.ones(1), tokens=np.ones(1))
     prior = priors.Prior(np.zeros(1), np.eye(1), True)
     setting = SimpleNamespace(
-        posterior=SimpleNamespace(to_logs=np.stack, basins=(1,), prior=prior, noise=0.01, misfit=0.02), candidates=pool_of([1e6, 2e6]),
+        posterior=SimpleNamespace(to_logs=np.stack, basins=(1,), prior=prior, noise=0.01, misfit=0.02),
+        candidates=pool_of([1e6, 2e6]),
         aims=np.zeros((2, 3)), target=1e20, target_params=1e8, target_tokens=2e9, loss=2.5, constants={},
     )  # fmt: skip
     monkeypatch.setattr(large, "refuse_weighed", lambda *_: None)
