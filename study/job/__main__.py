@@ -45,6 +45,7 @@ from study.records.checkpoints import pin
 from study.records.point import find_point, has_branches
 from study.records.shapes import JOB
 from study.status.states import TURN_NEVER_CAME
+from study.storage import room_taken
 from study.storage.files import DiskReserve, RunLock, write_atomic, write_json
 from study.storage.layout import AttemptFolder, StudyFolder
 from study.storage.shapes import read_record
@@ -131,23 +132,14 @@ def run(
         return done.code
     if not work.rank_info.first:
         return run_other_rank(work, signals)
-    return NOT_WANTED if _left_unstarted(work, state) else run_first_rank(work, signals)
+    from study.job import disk_room
 
-
-def _left_unstarted(work: JobContext, state: ledger.Ledger) -> bool:
-    """Let the point of a scheduler's job wait again where the disk has no room for it, rather than train it in vain."""
-    if not load(work.batch.executor).detached:
-        return False
-    from study.reconcile import disk
-
-    why = disk.too_full_for(find_point(work.study, work.key), work.study, state)
-    if not why:
-        return False
-    print(f"{work.key}: not started: {why}", file=sys.stderr)
-    from study.reconcile.dependencies import queued_again
-
-    ledger.extend(work.study, [queued_again(work.study, work.batch, [work.key], why)])
-    return True
+    if disk_room.left_unstarted(work, state):
+        return NOT_WANTED
+    try:
+        return run_first_rank(work, signals)
+    finally:
+        room_taken.give_back(study, key)
 
 
 def _tasks(batch: ledger.Batch) -> int:

@@ -70,9 +70,15 @@ def take_back(folder: StudyFolder, services: Services, known: Ledger) -> bool:
     return bool(stranded)
 
 
-def queued_again(folder: StudyFolder, batch: Batch, keys: Sequence[str], why: str = "") -> dict[str, Any]:
-    """Return the event by which points of a batch wait again for what they were submitted with."""
+def queued_again(
+    folder: StudyFolder, batch: Batch, keys: Sequence[str], why: str = "", needs: int | None = None
+) -> dict[str, Any]:
+    """Return the event by which points of a batch wait again for what they were submitted with.
+
+    needs [bytes]: of the disk, where each found too few.
+    """
     resources = {name: value for name, value in batch.resources.items() if name != "dependency"}
     parallel = load_submission(folder).cluster.array_parallelism
     asked = {"resources": resources, "executor": batch.executor, "code": batch.code, "parallel": parallel}
-    return {"event": "waiting", "name": batch.name, "keys": list(keys), "why": why, **asked}
+    wanting = {} if needs is None else {"needs": needs}
+    return {"event": "waiting", "name": batch.name, "keys": list(keys), "why": why, **asked, **wanting}

@@ -6,8 +6,9 @@ from study.failures.kinds import FAILURES
 from study.failures.retry_policy import Action
 from study.records.ledger import Ledger
 from study.records.point import Point
+from study.storage import room_taken
 from study.storage.layout import StudyFolder
-from study.storage.room import LEAST_BYTES, is_full
+from study.storage.room import LEAST_BYTES, free_bytes, is_full
 
 CHECKPOINT_BYTES = 16
 """Of a parameter, at most: its weight and three states of the optimizer in float32."""
@@ -43,7 +44,33 @@ def too_full_for(point: Point, folder: StudyFolder, state: Ledger) -> str:
     if is_full(folder.path):
         return no_room(folder, state)
     why = was_full(folder, state)
-    if not why:
-        return ""
-    needed = LEAST_BYTES + CHECKPOINTS * CHECKPOINT_BYTES * point.params
-    return why if is_full(folder.path, needed) else ""
+    return why if why and is_full(folder.path, LEAST_BYTES + needed_for(point)) else ""
+
+
+def needed_for(point: Point) -> int:
+    """Return how many bytes a point's checkpoints may take, by estimate."""
+    return CHECKPOINTS * CHECKPOINT_BYTES * point.params
+
+
+def take_room(folder: StudyFolder, point: Point, state: Ledger) -> str:
+    """Take room for a point's checkpoints; return why it is not to be started now, "" where it is."""
+    return too_full_for(point, folder, state) or room_taken.take(folder, point.key, needed_for(point))
+
+
+def held_back(folder: StudyFolder, state: Ledger) -> dict[str, str]:
+    """Return which waiting points are to wait on for the room that others have taken, and why.
+
+    These found none as they began. As many go out as fit, and one where nothing runs.
+    """
+    wanting = {key: asked.needs for key, asked in state.waiting.items() if asked.needs is not None}
+    if not wanting:
+        return {}
+    beside, ahead, held = room_taken.left_beside(folder, ""), 0, dict[str, str]()
+    free = free_bytes(folder.path) if beside is None else beside
+    for key, needs in wanting.items():
+        alone = beside is None and not ahead
+        if alone or free is None or ahead + needs + LEAST_BYTES <= free:
+            ahead += needs
+        else:
+            held[key] = state.waiting[key].why
+    return held

@@ -160,7 +160,7 @@ def _submit_what_fits(
         return _all_wait(folder, services, why, state, sparing)
     alive = _own_jobs(state, seen)
     gone = {key for key, job in after.items() if not dependencies.lives(job, alive)}
-    held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
+    held = {**held, **dict.fromkeys(gone, "its parent's job has ended"), **disk.held_back(folder, state)}
     over = jobs_to_ignore(folder, state, seen)
     decided = plan(state, seen, held, after=after, sparing=sparing, over=over)
     out, singles, why = 0, 0, decided.why

@@ -106,7 +106,7 @@ class Waiting:
     """What a key that is still to be submitted is to be submitted with.
 
     resources: the shape of its job. executor: who gets it. parallel: how many jobs of its kind may run at once (None:
-    any number). why: what came in between where it was tried already.
+    any number). why: what came in between where it was tried already. needs [bytes]: of disk, where it found too few.
     """
 
     resources: Mapping[str, Any] = field(default_factory=dict)
@@ -114,6 +114,7 @@ class Waiting:
     parallel: int | None = None
     why: str = ""
     executor: str = WITHOUT_A_NAME
+    needs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,7 @@ class _Folding:
             event.get("parallel"),
             event.get("why") or "",
             event.get("executor") or WITHOUT_A_NAME,
+            event.get("needs"),
         )
         # What was cancelled stays so until it is tried again, and what followed from the end of a batch's point follows
         # once: whoever wrote this may not have known of it yet.

@@ -205,7 +205,7 @@ _ASKED = {
     "folder": TEXT,
 }
 EVENTS = {
-    "waiting": Shape("points that wait", {**_ASKED, "parallel": COUNT, "why": TEXT}, ("keys",)),
+    "waiting": Shape("points that wait", {**_ASKED, "parallel": COUNT, "why": TEXT, "needs": COUNT}, ("keys",)),
     "intent": Shape(
         "a submission",
         {**_ASKED, "throttle": COUNT, "array": FLAG},

@@ -154,6 +154,16 @@ class StudyFolder:
         return self.path / ".reserve"
 
     @property
+    def room(self) -> Path:
+        """What runs that have begun may still write, an empty file each (see study.storage.room_taken)."""
+        return self.path / ".room"
+
+    @property
+    def room_lock(self) -> Path:
+        """Held while a run takes its room on the disk."""
+        return self.path / ".room.lock"
+
+    @property
     def last_job_lock(self) -> Path:
         """Held by the one job that tries for a while to submit what waits, all others of the study having ended."""
         return self.path / "last.lock"

@@ -22,6 +22,15 @@ def is_full(folder: Path, least: int = LEAST_BYTES) -> bool:
     return seen.f_blocks > 0 and (seen.f_bavail * seen.f_frsize < least or takes_no_file)
 
 
+def free_bytes(folder: Path) -> int | None:
+    """Return how many bytes are free on a folder's disk; None where the file system does not say."""
+    try:
+        seen = os.statvfs(folder)
+    except OSError:
+        return None
+    return seen.f_bavail * seen.f_frsize if seen.f_blocks > 0 else None
+
+
 def check_room(folder: Path) -> None:
     """Raise OSError, which names the folder, where its disk is full."""
     if is_full(folder):

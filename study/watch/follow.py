@@ -20,6 +20,7 @@ from study.executors.local import LOG, LocalSlots
 from study.failures.kinds import FAILURES, HELD, Kind
 from study.failures.retry_policy import ENDED_BADLY
 from study.planning.ranks import estimated_flops, slot_count
+from study.reconcile.disk import needed_for
 from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import LocalEnds, Look
@@ -29,6 +30,7 @@ from study.records.point import one_of_each
 from study.records.settings import reference
 from study.status.observer import Observer
 from study.status.states import PointState, PointStatus
+from study.storage import room_taken
 from study.storage.files import last_lines, locked
 from study.storage.layout import StudyFolder
 from study.storage.mounts import may_write
@@ -85,6 +87,7 @@ class LocalRunner:
         self._batches: dict[str, str | None] = {}
         self._adopted: set[str] = set()
         self._unbegun: dict[tuple[str | None, str], Kind] = {}
+        self._held_back = ""
         self.full = False
         """A run ended on a full disk and is not tried again, so no other is started."""
 
@@ -94,6 +97,7 @@ class LocalRunner:
         """Reap ended runs and start others; return the statuses with what only this process knows."""
         for key, code in self.slots.reap().items():
             self._broken[self._batches[key], key] = code
+            room_taken.give_back(self._observer.folder, key)
         seen = [self._amended(status) for status in statuses]
         busy = {s.key for s in seen if s.state == PointState.RUNNING and self._is_local(s)} | self.slots.running
         left = self._left_behind(seen, busy) if starting else []
@@ -108,7 +112,7 @@ class LocalRunner:
         ]
         if starting and free > 0 and waiting:
             for status in sorted(waiting, key=self._rank)[:free]:
-                self._start(status)
+                self._start(status, report)
         going = self.slots.running
         return [replace(s, state=PointState.RUNNING) if s.key in going and not s.ended else s for s in seen]
 
@@ -125,11 +129,16 @@ class LocalRunner:
             {s.key for s in statuses if s.state == PointState.RUNNING and self._is_local(s)} | self.slots.running
         )
 
-    def _start(self, status: PointStatus) -> None:
+    def _start(self, status: PointStatus, report: Callable[[str], None]) -> None:
         batch = self._observer.known.batch(status.key)
         assert batch is not None
-        self._batches[status.key] = batch.name
-        self.slots.start(status.key, batch)
+        why = room_taken.take(self._observer.folder, status.key, needed_for(self._observer.points[status.key]))
+        if why and self._held_back != status.key:
+            report(f"{status.key}: not started: {why}")
+        self._held_back = status.key if why else ""
+        if not why:
+            self._batches[status.key] = batch.name
+            self.slots.start(status.key, batch)
 
     def _left_behind(self, seen: Sequence[PointStatus], busy: AbstractSet[str]) -> list[str]:
         """Return the keys of runs that an earlier process started and that have been interrupted since."""

@@ -27,6 +27,7 @@ from study.failures.kinds import DIVERGED, HELD, INTERRUPTED, AttemptState, Kind
 from study.failures.retry_policy import TOLD
 from study.job.__main__ import NOT_WANTED, run_first_rank, run_other_rank
 from study.job.attempt import JobContext
+from study.job.disk_room import left_unstarted
 from study.planning.ranks import local_world
 from study.process.children import Signals
 from study.process.trainers import FRESH, Trainers, trainers
@@ -39,9 +40,10 @@ from study.search import pins
 from study.search.leases import Lease
 from study.search.state import Claim
 from study.search.trial_queue import JOB, TrialQueue
+from study.storage import room_taken
 from study.storage.layout import RunFolder, StudyFolder
 from study.storage.shapes import read_record
-from study.workers import unit_jobs
+from study.workers import disk_room, unit_jobs
 from study.workers.rank_sync import RankSync
 from sweeps.history import How
 
@@ -120,7 +122,9 @@ def pool(worker: Worker) -> int:
     queue.warm_up()
     while claim is not None or not worker.signals.received:
         claim = claim or queue.claim(name)
-        if claim is not None:
+        if claim is not None and not disk_room.take_or_wait(queue, claim, worker.signals):
+            claim = None
+        elif claim is not None:
             claim = Advance(worker, claim, name).run()
         elif queue.search.over:
             print("nothing left to do", flush=True)
@@ -162,6 +166,8 @@ def one(worker: Worker) -> int:
         return NOT_WANTED
     if not worker.rank_info.first:
         return run_other_rank(worker.work(claim.key, claim.number, _until(queue, claim)), worker.signals)
+    if left_unstarted(worker.work(claim.key, claim.number, None), ledger.read(queue.folder), unit):
+        return NOT_WANTED
     advance = Advance(worker, claim)
     advance.run()
     unit_jobs.advance_at_end(queue.folder)
@@ -211,6 +217,7 @@ class Advance:
             )
             if not self._recorded:
                 self._record_end(self.code)
+        room_taken.give_back(work.study, work.key)
         worker.ranks.end()
         return self._next
 

@@ -16,6 +16,7 @@ import pytest
 from study.__main__ import main
 from study.executors.base import Answer
 from study.executors.jobs import Job, JobState, QueueView
+from study.process.children import Signals
 from study.reconcile import units
 from study.reconcile.services import Services
 from study.reconcile.step import step
@@ -25,7 +26,7 @@ from study.records.ledger import UNIT, Ledger
 from study.search.state import Claim
 from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
-from study.workers import pool, unit_jobs, waiting
+from study.workers import pool, unit_jobs, waiting, worker
 from tests.study.support.searches import environment, make_search
 
 FULL = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed"
@@ -242,6 +243,25 @@ def test_cancel_tells_only_jobs_that_have_the_names_of_the_search(
     (tmp_path / "squeue.says").write_text(f"100|0|RUNNING|None|{name}\n")
     assert "1 job arrays" in pool.cancel(world.study)
     assert (tmp_path / "scancel.told").read_text().split()[-1] == "100"
+
+
+def test_a_job_leaves_its_unit_waiting_where_the_disk_has_no_room_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.advance()
+    claim = world.claims()[0]
+    unit = units.name_of(claim)
+    batch = ledger.read(world.study).batches[ledger.read(world.study).current[unit]]
+    monkeypatch.setattr("study.reconcile.disk.take_room", lambda *asked: "no room")
+    monkeypatch.setattr(Signals, "install", lambda signals: None)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(batch.task(unit)))
+    assert worker.main([str(world.study.path), "--name", batch.name]) == 77
+    known = ledger.read(world.study)
+    assert (known.waiting[unit].why, (known.waiting[unit].needs or 0) > 0) == ("no room", True)
+    assert claim.number in {one.number for one in world.claims()}, "it is this unit's still"
+    assert not world.study.run(claim.key).path.exists()
+    monkeypatch.undo()
+    assert world.advance() == 1 and not ledger.read(world.study).waiting
 
 
 def test_a_copy_of_a_search_leaves_the_originals_jobs_alone_until_its_own_command_is_given(
