@@ -4,6 +4,9 @@ Every set is split into a target (its largest runs by compute, or the set's own 
 from the pool one batch after another, their losses seen only once chosen, until a tenth of the pool's FLOPs is spent;
 then the same law, with the same wide prior, is fitted to them and to the whole pool. Random choices of the same cost
 stand beside it, and pools whose sizes are drawn anew: how much of the whole pool's error is luck.
+
+`python -m benchmarks.analysis_next [--studies 20]`; below stands how often it is said of simulated studies that chosen
+runs tell as much as a grid, and wrongly so (`benchmarks._next_claims`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from analysis.estimation import fit_problem
 from analysis.estimation.objectives import Huber
 from analysis.laws.registry import FORMS
 from analysis.planning import posterior
+from benchmarks._next_claims import SCATTER, lines
+from train.spec.command_line import Parser
 
 Array = NDArray[np.float64]
 DATA = Path(__file__).parents[2] / "shared" / "data" / "scaling"
@@ -213,7 +218,10 @@ def judged(task: Task, repeats: int = 40) -> Found:
 
 
 def main() -> int:
-    """Print one line a set, and the reason where the goal is missed; return 0."""
+    """Print one line a set, the reason where the goal is missed, and the claims about grids; return 0."""
+    parser = Parser(prog="python -m benchmarks.analysis_next", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--studies", type=int, default=20, help="simulated studies of each design; 0: none")
+    count = parser.parse_args().studies
     print("mean |error| of ln loss at the target [%] by the forecast from\n")
     head = f"{'set':<18} {'all runs':>9} {'(90 %, drawn anew)':>19} {'chosen':>7} {'random':>7}"
     print(f"{head} {'runs':>9} {'FLOPs':>7} {'seconds':>8}")
@@ -241,6 +249,10 @@ def main() -> int:
     print()
     for name, why in NOT:
         print(f"{name}: not a design: {why}")
+    if count:
+        print(f"\nsimulated studies that scatter by {SCATTER:.1%}: are chosen runs said to tell as much as a grid?\n")
+        for line in lines(count):
+            print(line, flush=True)
     return 0
 
 

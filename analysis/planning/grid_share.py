@@ -21,31 +21,61 @@ RESAMPLES = 500
 """How often the simulated studies are resampled."""
 
 
+@dataclass(frozen=True)
+class Designs:
+    """Runs done, then those of a grid, then chosen ones, in the order of choice: `columns`, parameters and tokens (n,).
+
+    `costs` (k,) are the FLOPs of the chosen ones.
+    """
+
+    columns: tuple[Array, Array]
+    done: int
+    grid: int
+    costs: Array
+
+    def now(self) -> Index:
+        """Return the numbers of the runs done."""
+        return np.arange(self.done)
+
+    def whole(self) -> Index:
+        """Return the numbers of the runs done and of the grid's."""
+        return np.arange(self.done + self.grid)
+
+    def first(self, count: int) -> Index:
+        """Return the numbers of the runs done and of the first so many that were chosen."""
+        begin = self.done + self.grid
+        return np.concatenate((np.arange(self.done), np.arange(begin, begin + count)))
+
+
+def designs(setting: Setting, rows: Rows) -> Designs:
+    """Return the runs done, the grid, and as many chosen runs as its FLOPs allow."""
+    found, pool, grid = setting.posterior, setting.candidates, setting.grid
+    places, budget = found.to_logs((pool.params, pool.tokens)), float(grid.flops.sum())
+    order = posterior.batch(found, places, setting.aims, pool.flops, budget=budget, count=40, power=None)
+    picks = [c.index for c in order]
+    columns = ((rows.params, grid.params, pool.params[picks]), (rows.tokens, grid.tokens, pool.tokens[picks]))
+    params, tokens = (np.concatenate(each) for each in columns)
+    return Designs((params, tokens), len(rows.params), len(grid), pool.flops[picks])
+
+
 def simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
     """Return how much of the grid's budget the choice needs for the grid's interval, over simulated studies.
 
     Truth is the best basin's law with the form's smooth error on top of it. All designs are answered on the same
     studies, and the smallest counts that is as narrow as the grid in SURE of their resamples.
     """
-    found, pool, grid = setting.posterior, setting.candidates, setting.grid
-    total = float(grid.flops.sum())
-    places = found.to_logs((pool.params, pool.tokens))
-    order = posterior.batch(found, places, setting.aims, pool.flops, budget=total, count=40, power=None)
-    picks = [c.index for c in order]
-    columns = ((rows.params, grid.params, pool.params[picks]), (rows.tokens, grid.tokens, pool.tokens[picks]))
-    params, tokens = (np.concatenate(each) for each in columns)
-    done, chosen = len(rows.params), len(rows.params) + len(grid)
-    made = simulate(setting, (params, tokens), studies, seed)
-    now, whole = (made.errors(np.arange(count)) for count in (done, chosen))
+    each, total = designs(setting, rows), float(setting.grid.flops.sum())
+    made = simulate(setting, each.columns, studies, seed)
+    now, whole = made.errors(each.now()), made.errors(each.whole())
     generator = np.random.default_rng(np.random.SeedSequence([seed, 11]))
-    share, runs, reached = None, len(picks), now
-    for k in _steps(len(picks)) if spread(whole) < TELLS * spread(now) else ():
-        reached = made.errors(np.concatenate((np.arange(done), np.arange(chosen, chosen + k))))
+    share, runs, reached = None, len(each.costs), now
+    for k in _steps(runs) if spread(whole) < TELLS * spread(now) else ():
+        reached = made.errors(each.first(k))
         if as_narrow(reached, whole, generator):
-            share, runs = float(pool.flops[picks[:k]].sum()) / total, k
+            share, runs = float(each.costs[:k].sum()) / total, k
             break
     sd_now, sd_grid, sd_chosen = (float(spread(errors)) for errors in (now, whole, reached))
-    return Share(share, runs, len(grid), total, sd_now, sd_grid, sd_chosen, studies)
+    return Share(share, runs, each.grid, total, sd_now, sd_grid, sd_chosen, studies)
 
 
 def _steps(count: int) -> list[int]:
