@@ -71,6 +71,13 @@ def test_a_guard_decides_without_looking_at_all_of_a_thousand_trials() -> None:
     assert time.process_time() - began < 8
 
 
+@pytest.mark.parametrize(("rung", "promoted"), [(0, False), (1, False), (2, True)])
+def test_one_alone_is_promoted_from_the_third_rung_on(rung: int, promoted: bool) -> None:
+    guard = AshaGuarded(1, 27, 3, limit=9)
+    guard.contest[rung].record(4, 1.0)
+    assert (Unit(4, guard.levels[rung + 1]) in guard._selecting()) is promoted
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_probes_have_earned_is_kept_up_with_every_event(seed: int) -> None:
     guard, chance, running = AshaGuarded(1, 9, 3, limit=40, stake=0.25), random.Random(seed), list[Unit]()

@@ -83,6 +83,10 @@ def test_what_cannot_make_a_design_names_its_key(
         by_ratio(c, r, family)
 
 
+def test_as_many_shapes_as_ratios_are_enough() -> None:
+    assert [one.shape for one in by_ratio([1e12], [1.0, 20.0], [*FAMILY[:2], FAMILY[0]])] == FAMILY[:2]
+
+
 def test_crossing_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"search\.shapes"):
         crossed([1e12], [])

@@ -54,6 +54,17 @@ def test_the_rules_unless_others_are_asked() -> None:
     assert pbt.DRAWS == 16
 
 
+def test_the_first_draw_that_no_copy_has_is_taken() -> None:
+    scheduler = population()
+    run(scheduler, 0, (5, 1.0))
+    run(scheduler, 1, (5, 2.0))
+    random = np.random.default_rng([1, 1, scheduler.looks[1], 1])
+    first, second = (scheduler._explored(random, {"lr": 0.5}) for _ in range(2))
+    assert scheduler._newly_varied(1, 0) == first != second
+    scheduler.lineage.append(Copy(2, 0, 5, 5, first))
+    assert scheduler._newly_varied(1, 0) == second
+
+
 def test_populations_that_can_be_and_not() -> None:
     assert population(2).members == 2
     assert PopulationBased(LR, 2, R, PbtRules(5)).seed == 0

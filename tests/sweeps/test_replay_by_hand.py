@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from sweeps.history import Ended, Event, Measured, Reported, Started, Unit
 from sweeps.replay.curves import Table, read_table
 from sweeps.replay.decisions import decisions
+from sweeps.replay.policies import missing
 from sweeps.replay.simulate import Cluster, Run, Segment, replay
 from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.evidence import Odds, Order, log_ratios
@@ -151,6 +152,41 @@ def test_an_epoch_is_seen_once_it_is_over() -> None:
     run = Run([Segment(0, 0, 0, 3, 1.0, 2.0), Segment(1, 1, 0, 2, 10.0, 0.5), Segment(0, 0, 3, 4, 20.0, 4.0)])
     times = (2.9, 3.0, 6.9, 7.0, 10.4, 10.5, 11.0, 23.9, 24.0, 100.0)
     assert [run.best_seen(curves, time) for time in times] == [math.inf, 5, 5, 3, 3, 3, 2, 2, 1, 1]
+
+
+class Parent(Scheduler):
+    """Wants one unit, and two more once it has ended."""
+
+    def __init__(self) -> None:
+        self.wanted = [Unit(0, 4)]
+
+    def apply(self, event: Event) -> None:
+        """Take off what has begun."""
+        if isinstance(event, Started):
+            self.wanted.remove(event.unit)
+        elif isinstance(event, Ended) and event.trial == 0:
+            self.wanted = [Unit(1, 4), Unit(2, 4)]
+
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what is left."""
+        yield from self.wanted
+
+
+def test_a_worker_for_which_there_was_nothing_to_do_waits() -> None:
+    run = replay(Parent(), np.ones((3, 4)), lambda trial: trial, 1e9, cluster=Cluster(2))
+    assert [(one.trial, one.begin) for one in run.segments] == [(0, 0.0), (1, 4.0), (2, 4.0)]
+
+
+def test_what_any_table_can_replay_lacks_nothing() -> None:
+    bare = Table(np.ones((1, 1)))
+    assert missing("random", bare) == "" and missing("asha_density", Table(np.ones((1, 1)), np.ones((1, 1)))) == ""
+    assert missing("asha_density", bare).startswith("needs the array `config`") and missing("pbt", bare) != ""
+
+
+def test_an_epoch_is_over_whatever_rounding_leaves_of_it() -> None:
+    """0.7 less 0.1 is 5.999999999999999 tenths."""
+    run = Run([Segment(0, 0, 0, 8, 0.1, 0.1)])
+    assert run.best_seen(np.array([[9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]]), 0.7) == 4.0
 
 
 def handed(unit: Unit, wanted: Unit) -> int:

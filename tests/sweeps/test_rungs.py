@@ -100,6 +100,13 @@ def test_a_value_that_is_replaced_keeps_its_arrival_and_what_it_was_promoted_for
     assert len(rung.entries) == 3 and len(rung.open) == 2
 
 
+def test_a_value_that_comes_again_keeps_its_place_among_equals() -> None:
+    rung = Rung(1)
+    for trial in (7, 3, 7):
+        rung.record(trial, 1.0)
+    assert list(rung.promotables(1)) == [7, 3]
+
+
 def test_who_is_promoted_before_being_recorded_is_not_open() -> None:
     rung = Rung(1)
     rung.promote(3)

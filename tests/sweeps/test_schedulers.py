@@ -34,6 +34,16 @@ every = pytest.mark.parametrize("name", list(MAKERS))
 seeds = st.integers(0, 10_000)
 
 
+@every
+def test_what_is_simulated_changes_no_search(name: str) -> None:
+    scheduler = MAKERS[name]()
+    first = scheduler.decide()
+    copied = scheduler.for_forecast()
+    assert copied.decide() == first and first is not None
+    copied.apply(Started(first))
+    assert copied.decide() != first and scheduler.decide() == first
+
+
 @pytest.mark.parametrize(
     ("r", "R", "eta", "skip", "expected"),
     [
