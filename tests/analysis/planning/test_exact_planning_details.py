@@ -223,9 +223,20 @@ def test_a_proposal_narrows_what_is_known_before_its_first_run(
     assert (found.sd_now, found.sd_after, len(found.runs)) == pytest.approx((now, after, len(choices)))
 
 
-def test_batches_are_made_by_the_powers_that_the_command_names() -> None:
+def test_batches_are_made_by_the_powers_that_the_command_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[float]()
+
+    def greedy(state: Any, costs: Any, budget: float, count: int, power: float) -> list[Choice]:
+        asked.append(power)
+        return []
+
+    monkeypatch.setattr(posterior, "_greedy", greedy)
+    monkeypatch.setattr(posterior, "_state", lambda *_: None)
+    found: Any = None
+    for given in (None, 0.7):
+        assert posterior.batch(found, found, found, found, budget=1.0, count=1, power=given) == []
     (key,) = (key for key in analysis.next.KEYS if key.name == "power")
-    assert posterior.POWERS == (1.0, 0.4, 0.0)
+    assert asked == [1.0, 0.4, 0.0, 0.7]
     assert "the best batch of 1, 0.4 and 0" in key.help
 
 
