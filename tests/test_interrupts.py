@@ -281,6 +281,87 @@ def test_what_a_command_waits_for_is_told_of_ctrl_c_once(by_terminal: bool, tmp_
     assert (process.returncode, said) == (130, "told\n")
 
 
+def test_a_sweep_whose_data_is_being_prepared_says_one_line(tmp_path: Path) -> None:
+    """The terminal tells the process that prepares them, too, which says that nothing was left behind."""
+    source = tmp_path / "text"
+    source.mkdir()
+    for number in range(400):
+        (source / f"{number}.txt").write_text("\n".join(f"{line} of {number}" for line in range(9000)))
+    words = ("study.name=two", *SOURCE, f"data.source={source}", "data.sequence_length=16", "budget.tokens=128000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "study.sweep", *words, "batch.tokens=128", "tracking=none"],
+        cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+    def begun() -> bool:
+        assert process.poll() is None, process.communicate()
+        return any(path.name[1:8] != "prepare" for path in tmp_path.glob("data/.*"))
+
+    wait_until("shards are written", begun)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    lines = [line for line in said.replace("\r", "\n").splitlines() if "interrupted" in line]
+    assert (process.returncode, len(lines)) == (130, 1), said
+    assert "Traceback" not in said
+    no_leftovers(tmp_path)
+
+
+ENDS = """
+import atexit, os, signal, sys, types
+how, code = sys.argv[1:]
+class Garbage:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+def press():
+    signal.raise_signal(signal.SIGINT)
+def main():
+    print("done")
+    if how == "at exit":
+        atexit.register(press)
+    elif how == "as garbage":
+        command.cycle = [Garbage()]
+        command.cycle.append(command.cycle)
+    if code == "parser":
+        sys.exit(2)
+    return int(code)
+command = types.ModuleType("command")
+command.main = main
+sys.modules["command"] = command
+from train.spec.interrupts import run
+run("command")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "ended"),
+    [
+        ("", "0", (0, "")),
+        ("", "3", (3, "")),
+        ("at exit", "0", (130, "command: interrupted\n")),
+        ("at exit", "3", (130, "command: interrupted\n")),
+        ("at exit", "parser", (130, "command: interrupted\n")),
+        ("as garbage", "0", (0, "")),
+        ("as garbage", "parser", (2, "")),
+    ],
+)
+def test_ctrl_c_as_a_command_ends_is_one_line_and_130_or_comes_too_late(
+    how: str, code: str, ended: tuple[int, str]
+) -> None:
+    words = [sys.executable, "-c", ENDS, how, code]
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == ended
+    assert done.stdout == "done\n"
+
+
+def test_what_cannot_be_written_at_the_end_is_still_said() -> None:
+    words = [sys.executable, "-c", ENDS, "", "0"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, cwd=ROOT, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode != 0
+    assert b"No space left on device" in done.stderr
+
+
 @pytest.fixture
 def as_before() -> Iterator[None]:
     """Leave this process with the handlers that it had."""

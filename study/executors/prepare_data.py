@@ -22,6 +22,7 @@ from study.records.corpus import DATA, Corpus, check, corpus_of
 from study.storage.files import has_ended, naming
 from train.spec.config import DataConfig, RunConfig, SourceConfig
 from train.spec.extensions import ARROW, DEFAULT, extension_of
+from train.spec.interrupts import INTERRUPTED
 from train.spec.manifest import BYTES_VOCABULARY, Manifest, folder
 
 _TOLD_SECONDS = 1.0
@@ -130,7 +131,8 @@ def in_job(cluster: ClusterConfig) -> bool:
 def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
     """Prepare a corpus in a process or a job of its own (it loads heavy libraries), its progress shown.
 
-    Raises SystemExit with its exit code where it fails, KeyboardInterrupt once it has ended after Ctrl-C.
+    Raises SystemExit with its exit code where it fails; once it has ended after Ctrl-C KeyboardInterrupt, or, where it
+    has said so, SystemExit.
     """
     from train.spec.yamlfile import dump
 
@@ -199,4 +201,6 @@ def _wait_for(command: Sequence[str], environment: Mapping[str, str]) -> int:
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             process.wait()
+        if process.returncode == INTERRUPTED:
+            raise SystemExit(INTERRUPTED) from None
         raise

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader
 from types import FrameType
@@ -47,7 +48,32 @@ def run(module: str, command: str | None = None) -> NoReturn:
     A command calls this above its other imports, so that Ctrl-C counts while they run, too. command: what it is called,
     if not as its module.
     """
-    raise SystemExit(guarded(lambda: import_module(module).main(), command or module.removesuffix(".__main__")))
+    end = _End()
+    try:
+        end.code = guarded(lambda: import_module(module).main(), command or module.removesuffix(".__main__"))
+    except SystemExit as leaving:
+        end.code = 0 if leaving.code is None else leaving.code
+        raise
+    raise SystemExit(end.code)
+
+
+class _End:
+    """Ends this process with `code`, if that is a number, before the interpreter looks for garbage a last time.
+
+    That takes tenths of a second, in which Ctrl-C would end the process without a word. Threads have ended by then, and
+    what else is called at exit has been: what is registered first is called last.
+    """
+
+    def __init__(self) -> None:
+        self.code: object = None
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        if isinstance(self.code, int):
+            with suppress(OSError, ValueError):  # else Python says what it could not write
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(self.code)
 
 
 def guarded(main: Callable[[], int], command: str) -> int:
@@ -67,17 +93,18 @@ def guarded(main: Callable[[], int], command: str) -> int:
         sys.stdout.flush()
         if pressed.ever and code != 0:
             code = INTERRUPTED
-        _finish()
+        _finish("" if code == INTERRUPTED else command)
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code in (None, 0, INTERRUPTED):
-            _finish()
+        alone = pressed is not None and not pressed.ever
+        if isinstance(error, SystemExit) and (alone or error.code in (None, 0, INTERRUPTED)):
+            _finish("" if error.code == INTERRUPTED else command)
             raise
         if not (pressed is not None and pressed.ever) and not isinstance(error, KeyboardInterrupt):
             raise
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed once more, it is said all the same
         print(f"{command}: interrupted", file=sys.stderr)
         code = INTERRUPTED
-        _finish()
+        _finish("")
     return code
 
 
@@ -101,9 +128,20 @@ def no_command(module: str, instead: str) -> NoReturn:
     raise SystemExit(WRONG)
 
 
-def _finish() -> None:
-    """Let Ctrl-C end the process: there is nothing left to undo, and what runs at exit is no place for an exception."""
-    signal.signal(signal.SIGINT, _leave)
+def _finish(command: str) -> None:
+    """Let Ctrl-C end the process: there is nothing left to undo, and what runs at exit is no place for an exception.
+
+    command: what it says was interrupted; "" where that was said.
+    """
+    line = f"{command}: interrupted\n".encode() if command else b""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        with suppress(OSError):
+            os.write(2, line)
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, leave)
     exec("pass")  # after one in which KeyboardInterrupt was raised, Python would end by the signal, with any exit code
 
 
@@ -173,8 +211,3 @@ def _is_dropped_in(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    os._exit(INTERRUPTED)
