@@ -156,12 +156,12 @@ class StudyFolder:
     @property
     def room(self) -> Path:
         """What runs that have begun may still write, an empty file each (see study.storage.room_taken)."""
-        return self.path / ".room"
+        return self.path / "room"
 
     @property
     def room_lock(self) -> Path:
         """Held while a run takes its room on the disk."""
-        return self.path / ".room.lock"
+        return self.path / "room.lock"
 
     @property
     def last_job_lock(self) -> Path:
