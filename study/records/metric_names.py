@@ -15,9 +15,14 @@ ROLLBACK = "rollback/to_step"
 FINAL, BEST, TOKENS_PER_PARAM = "final_loss", "best_loss", "tokens_per_param"
 PARAMS, PARAMS_TOTAL, PARAMS_ACTIVE = "params_matmul", "params_total", "params_active"
 GPU_HOURS, CORE_HOURS = "gpu_hours", "core_hours"
+END_STEP, END_TOKENS = "end/step", "end/tokens"
+END_LOSS, END_VALIDATION = "end/train_loss", "end/validation_loss"
+AT_THE_END = frozenset({END_STEP, END_TOKENS, END_LOSS, END_VALIDATION})
+"""Where a run that went back ended: MLflow's latest value is that of the highest step, which the run may have left."""
 DERIVED = frozenset(
     {FLOPS, LOG_FLOPS, LOG_PARAMS, FINAL, BEST, TOKENS_PER_PARAM, PARAMS, PARAMS_TOTAL, PARAMS_ACTIVE}
     | {GPU_HOURS, CORE_HOURS}
+    | AT_THE_END
 )
 """Metrics that no record has: the syncer works them out."""
 

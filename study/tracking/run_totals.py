@@ -13,8 +13,9 @@ from study.records import metric_names as names
 from study.records.ledger import Ledger
 from study.records.point import Point
 from study.status import cost
-from study.storage.layout import StudyFolder
+from study.storage.layout import RunFolder, StudyFolder
 from study.tracking.facts import Facts
+from study.tracking.metrics_reader import beginnings
 
 UNITS = {cost.GPU: names.GPU_HOURS, cost.CORE: names.CORE_HOURS}
 
@@ -70,6 +71,22 @@ def so_far(point: Point, validations: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
+def after_rollbacks(run: RunFolder, outcome: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return where a run that went back after spikes ended, on the path that it kept; nothing where it never did.
+
+    Its last step and tokens, and its last losses in training and validation [nats per token].
+    """
+    if not run.metrics.exists() or not beginnings(run.metrics):
+        return {}
+    rows = recorded.read(run.metrics, "train", "validation")
+    kept = {row["kind"]: row for row in rows}
+    last = outcome or max(kept.values(), key=lambda row: int(row["step"]), default={})
+    losses = {names.END_LOSS: "train", names.END_VALIDATION: "validation"}
+    found = {name: (kept.get(kind) or {"metrics": {}})["metrics"].get("loss") for name, kind in losses.items()}
+    found |= {names.END_STEP: last.get("step"), names.END_TOKENS: last.get("tokens")}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
 def _rounded(value: float) -> float:
     """Return a number in the five digits that a column of MLflow's table has room for."""
     return float(f"{value:.5g}")
@@ -99,6 +116,7 @@ def totals(folder: StudyFolder, known: Ledger, point: Point, facts: Facts) -> di
     if facts.ended is not None or facts.outcome is not None:
         found |= hours(folder, known, point, facts.outcome)
     if facts.outcome is not None or facts.ended is not None:
+        found |= after_rollbacks(folder.run(point.key), facts.outcome)
         validations = recorded.read(folder.run(point.key).metrics, "validation")
         found |= so_far(point, validations) if facts.outcome is None else reached(facts.outcome, validations)
     return found

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from analysis.inputs.recorded import ROLLBACK
-from study.records.metric_names import DERIVED, LOG_FLOPS, TOKENS, metric_name
+from study.records.metric_names import AT_THE_END, DERIVED, LOG_FLOPS, TOKENS, metric_name
 from study.records.point import Point
 from study.status.states import PointState
 from study.storage.files import tail
@@ -257,6 +257,7 @@ def _pages(experiment: str, name: str, run: RunFolder, facts: Facts) -> dict[str
 def _values(totals: Mapping[str, float], before: Mapping[str, float], facts: Facts, position: Position) -> list[Value]:
     """Return a run's totals as values of its last step, without those that have been sent.
 
+    Where it ended is said at step 0: whenever it ends again, even at an earlier step, the latest is that end's.
     Every record has its tokens, and every validation log10 of its FLOPs: these are not sent twice for a step. A run
     that diverged ended after its last record, so its tokens are sent here.
     """
@@ -268,7 +269,7 @@ def _values(totals: Mapping[str, float], before: Mapping[str, float], facts: Fac
     double |= {LOG_FLOPS} if step == position.steps.get("validation") else set()
     all_of_it = facts.outcome is not None  # charts join the values of a step
     return [
-        Value(name, value, stamp, step)
+        Value(name, value, stamp, 0 if name in AT_THE_END else step)
         for name, value in totals.items()
         if name not in double and (all_of_it or before.get(name) != value)
     ]

@@ -79,6 +79,33 @@ def test_of_a_run_that_went_back_the_store_gives_the_path_that_it_took(database:
     assert stored.losses == ours.losses == {step * 128: step / 10 for step in (2, 4, 6, 8)}
 
 
+def test_a_run_that_diverged_before_the_path_that_it_left_says_where_it_ended(database: Path, tmp_path: Path) -> None:
+    study, lines = StudyFolder(tmp_path / "s"), rolled_back()
+    run = study.run(finished(study, 0.1, "running"))
+    study.study.write_text(f"study: {{name: s}}\ntracking: {{enabled: true, uri: 'sqlite:///{database}'}}\n")
+
+    def latest() -> dict[str, float]:
+        assert tracking(["sync", str(study.path)]) == 0
+        with closing(sqlite3.connect(database)) as connection:
+            points = "select run_uuid from tags where key = 'role' and value = 'run'"
+            asked = f"select key, value from latest_metrics where run_uuid in ({points})"
+            return dict(connection.execute(asked).fetchall())
+
+    length = next(place for place, line in enumerate(lines) if '"rollback"' in line)
+    run.metrics.write_text("".join(lines[:length]))  # to step 6, all of which is sent
+    assert not [name for name in latest() if name.startswith("end/")], "it has not gone back yet"
+    run.metrics.write_text("".join(lines[: length + 2]))  # its rollback to step 3, and step 4 anew, where it diverges
+    run.outcome.write_text(json.dumps({"state": "diverged", "step": 4, "tokens": 4 * 128, "loss": {}}))
+    found = latest()
+    assert (found["train/loss"], found["tokens"]) == (106.0, 6 * 128.0), "of the path that it left"
+    assert {name: value for name, value in found.items() if name.startswith("end/")} == {
+        "end/step": 4.0, "end/tokens": 4 * 128.0, "end/train_loss": 204.0, "end/validation_loss": 0.2,
+    }  # fmt: skip
+    with closing(sqlite3.connect(database)) as connection:
+        steps = connection.execute("select distinct step from metrics where key like 'end/%'").fetchall()
+    assert steps == [(0,)], "the next end may be at an earlier step"
+
+
 def test_a_project_that_was_moved_goes_on_in_its_own_database(database: Path, tmp_path: Path) -> None:
     from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
 
