@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.approaches.optimum import Repeats
-    from analysis.values.blocks import Kinds
+    from analysis.inputs.same_runs import Same
+    from analysis.values.blocks import Check, Kinds
     from analysis.values.study_result import Fit
 
 PURPOSE = "The errors of a fit's law on runs that it has not seen: the rows that it was fitted to are left out."
@@ -40,8 +41,6 @@ KEYS = (
     Key("show", "largest number of rows to print, the largest runs first", 20, commandline.whole),
     Key("out", "folder for score.json (default: none is written)"),
 )  # fmt: skip
-SAME = 1e-9
-"""Rows whose numbers agree to this share are one run."""
 FEWEST_SIDED = 5
 
 
@@ -49,7 +48,9 @@ FEWEST_SIDED = 5
 class Score:
     """Errors on unseen runs, by falling compute; `seen` rows were left out, `factor` is the farthest extrapolation.
 
-    other_corpora: how the runs' corpora or tokenizers differ from the fit's, where losses are per token.
+    other_corpora: how the runs' corpora or tokenizers differ from the fit's, where losses are per token. rounded: how
+    many of the `seen` rows agree with a fitted one only once losses are rounded; perhaps_seen: how many of the unseen
+    ones do to fewer than three decimals.
     """
 
     lines: tuple[BacktestRun, ...]
@@ -60,6 +61,8 @@ class Score:
     factor: float
     one_sided: bool
     other_corpora: tuple[str, ...] = ()
+    rounded: int = 0
+    perhaps_seen: int = 0
 
 
 def score(
@@ -86,7 +89,8 @@ def score(
     if not len(good):
         raise ValueError(none_left(frame, "score"))
     _refuse_kinds(fit.kinds, good)
-    known = np.zeros(len(good), dtype=bool) if fitted is None else _known(good, fitted[fitted["used"]])
+    agree = _known(good, fitted)
+    known = agree.exactly | agree.rounded
     if unique_tokens is None:
         new = with_prediction(fit, good[~known])
     else:
@@ -107,6 +111,7 @@ def score(
         float(errors[np.argmax(np.abs(errors))]), float(new["flops"].max()) / largest,
         len(errors) >= FEWEST_SIDED and bool((errors > 0).all() or (errors < 0).all()),
         () if fitted is None else _other_corpora(fitted[fitted["used"]], new),
+        int(agree.rounded.sum()), int(agree.perhaps.sum()),
     )  # fmt: skip
 
 
@@ -128,9 +133,18 @@ def text(found: Score, unit: str, show: int) -> str:
         "",
         f"unseen     {numbers.counted(len(found.lines), 'run')} in {unit}"
         + (f"; {numbers.counted(found.seen, 'row')} that the fit has seen left out" if found.seen else "")
+        + (f" ({found.rounded} with the loss to other decimals)" if found.rounded else "")
         + (f"; up to {numbers.factor(far)} its largest run" if far is not None else ""),
         f"error      {numbers.percent(found.mean_abs_relative_error)} on average, {100 * found.worst:+.2f} % at worst",
         f"bias       {100 * found.mean_relative_error:+.2f} % on average{bias}",
+        *(
+            [
+                f"note       {numbers.counted(found.perhaps_seen, 'run')} may have been fitted: size, tokens and loss, "
+                "as far as it is written, are those of a fitted one"
+            ]
+            if found.perhaps_seen
+            else []
+        ),
         *(
             f"note       {what}: losses per token of two corpora; bits per byte depend less on it"
             for what in found.other_corpora
@@ -164,17 +178,15 @@ def _refuse_kinds(kinds: Kinds, good: pd.DataFrame) -> None:
             raise ValueError(f"the fit has {name}={own} and these runs {theirs}: give {name}={own}")
 
 
-def _known(good: pd.DataFrame, fitted: pd.DataFrame) -> Any:
-    """Return which rows agree with a fitted one in params, tokens and loss."""
-    import numpy as np
+def _known(good: pd.DataFrame, fitted: pd.DataFrame | None) -> Same:
+    """Return which rows are fitted ones: their params, tokens and loss agree."""
+    from analysis.inputs.same_runs import same
 
-    names = ["params", "tokens", "loss"]
-    ours, theirs = (np.log(table[names].to_numpy(dtype=float)) for table in (good, fitted))
-    if not len(theirs):
-        return np.zeros(len(ours), dtype=bool)
-    decimals = round(-math.log10(SAME)) - 1
-    seen = {tuple(row) for row in np.round(theirs, decimals).tolist()}
-    return np.array([tuple(row) in seen for row in np.round(ours, decimals).tolist()])
+    ours, theirs = (
+        table[["params", "tokens", "loss"]].to_numpy(dtype=float)
+        for table in (good, good[:0] if fitted is None else fitted[fitted["used"]])
+    )
+    return same(ours, theirs)
 
 
 def _half_lives(given: Mapping[str, float], unique: float | None) -> Repeats:
@@ -199,7 +211,9 @@ def act(options: Mapping[str, Any]) -> int:
     unique, half = options["unique_tokens"], _half_lives(options["repeats"], options["unique_tokens"])
     frame = load.load(options)
     found = score(fit, frame, fitted, unique_tokens=unique, repeats=half)
-    checks = at_rows.findings(frame, _form(fit))
+    units = _units(found, fit.kinds.loss)  # the law knows which rows of two units are the wrong ones
+    checks = [one for one in at_rows.findings(frame, _form(fit)) if one.code not in {unit.code for unit in units}]
+    checks += units
     for check in checks:
         terminal.show(str(check))
     print(f"law        {fit.form}" + ("\n" if unique is None else f" of {numbers.count(unique)} distinct tokens\n"))
@@ -214,6 +228,17 @@ def act(options: Mapping[str, Any]) -> int:
         staged.replace(written)
         print(f"wrote {written}")
     return commandline.code(checks)
+
+
+def _units(found: Score, unit: str) -> list[Check]:
+    """Return what the law says against the unit of the losses."""
+    import numpy as np
+
+    from analysis.diagnostics import foreseen
+
+    observed, said = (np.array([getattr(line, name) for line in found.lines]) for name in ("observed", "predicted"))
+    keys, other = [line.key for line in found.lines], bool(found.other_corpora)
+    return foreseen.units(keys, observed, said, unit, other_corpus=other)
 
 
 def _form(fit: Fit) -> str:

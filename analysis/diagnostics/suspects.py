@@ -6,40 +6,42 @@ before the fit, against a smooth curve through the others, and named.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.diagnostics import two_units
+from analysis.diagnostics.smooth import FEWEST, Curve, Powers, Quadratic, curves
+from analysis.diagnostics.two_units import BITS, NEAR
 from analysis.inputs.dataset import Array, Index, Mask, Rows
 from analysis.inputs.gaps import beyond_gap
 from analysis.text import numbers
 from analysis.values.blocks import Check
 from analysis.values.findings import finding
 
-BITS = float(np.log(1.0 / np.log(2.0)))
-"""ln of bits over nats: how far a loss in bits lies above the same in nats."""
-NEAR = 0.09
-"""A ratio of units is seen to this in ln: sizes differ, and the curve is not exact."""
 MOST_NATS = 12.6
 """ln of 300,000: a model that guesses among so many tokens has this loss, and one that was trained a lower one."""
 REACH = 0.5 * BITS
 """So far beyond the losses of other rows, in ln, a curve through them is believed."""
 SCORES = 6.0
 """Robust standard deviations beyond which a loss is an outlier."""
+AS_CLOSE = 1.5
+"""A curve that leaves at most so many times what the best one leaves counts as much."""
+STANDS = 4.0
+"""The same from which on a loss is in the tail of the others."""
 LEAST = 0.01
 """Outliers are off by more than this in ln loss, however well the others agree."""
 FLOOR = 2e-3
 """The least scatter in ln loss that runs are taken to have."""
-FEWEST = 8
-FITTED = 20_000
-"""Rows that the smooth curve is fitted to, at most."""
 HALF, NEAREST = 0.5, 5
 """What is at most 1 and below this share of what it ought to be, by so many of its neighbours, is no loss."""
 WIDEST_GAP = 1000.0
 """Sizes (or tokens) of one study leave no gap as wide as this factor, or wider."""
-TWO_UNITS, FAR_LESS = 0.03, 4.0
-"""Mean residual from which on two units are looked for, and by how much two curves have to leave less than one."""
+EITHER = 1.0 / 3.0
+"""Where at least this share of the rows is in either of two units, the rows do not tell which one is meant."""
+LEAST_SURPLUS, LEAST_SURPLUS_OF_ALL, FEWEST_PERPLEXITIES = 0.5, 1.0, 2
+"""Perplexities lie at least so far above what they ought to be, in ln; one alone may be a run that went wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +60,15 @@ def of_losses(losses: Losses, unit: str) -> list[Check]:
 
 def findings(rows: Rows, unit: str) -> list[Check]:
     """Return findings about losses that cannot be what they are said to be, with the rows' names."""
-    wrong = _shares(rows) or _accuracies(rows) or _perplexities(rows, unit) or _counts(rows)
+    wrong = _shares(rows) or _counts(rows)
     if wrong:
         return wrong
-    return [*_odd(rows), *_copies(rows)]
+    if len(rows) < FEWEST:
+        return _accuracies(rows) or _perplexities(rows, unit) or _copies(rows)
+    families = curves(rows)
+    found, y = _units(rows, unit, families)
+    wrong = [] if found else _accuracies(rows)
+    return wrong or [*found, *_outliers(rows, y, families), *_copies(rows)]
 
 
 def _shares(rows: Rows) -> list[Check]:
@@ -117,44 +124,126 @@ def _counts(rows: Rows) -> list[Check]:
     return []
 
 
-def _perplexities(rows: Rows | Losses, unit: str) -> list[Check]:
-    """Return the rows whose loss is above what guessing among 300,000 tokens has."""
-    high = rows.loss > MOST_NATS
-    if unit != "nats per token" or not high.any():
+def _perplexities(rows: Rows | Losses, unit: str, others: Mask | None = None) -> list[Check]:
+    """Return the rows whose loss is above that of guessing among 300,000 tokens, and the `others` that go with them."""
+    high = _high(rows.loss, unit)
+    named = high if others is None else high | others
+    if not named.any():
         return []
-    text = f"{numbers.counted(int(high.sum()), 'loss')} above {MOST_NATS:g} nats per token ({_named(rows, high)}): no "
+    text = f"{numbers.counted(int(high.sum()), 'loss')} above {MOST_NATS:g} nats per token ({_named(rows, named)}): no "
     text += "trained model has that; they look like perplexities"
+    if not high.any():
+        text = f"{numbers.counted(int(named.sum()), 'loss')} as far above those of similar size and tokens "
+        text += f"({_named(rows, named)}) as perplexities are above losses"
+    elif named.sum() > high.sum():
+        text += f", as do {int((named & ~high).sum())} more of these, which lie as far above others of similar size"
     return [finding("perplexity", text, "give their natural logarithm, in nats per token")]
 
 
-def _odd(rows: Rows) -> list[Check]:
-    """Return the rows in another unit and the outliers, by what is left of ln loss around a smooth curve."""
-    if len(rows) < FEWEST:
+def _high(loss: Array, unit: str) -> Mask:
+    """Return which losses (n,) are above what any trained model has."""
+    return np.asarray((loss > MOST_NATS) & (unit == "nats per token"))
+
+
+def _units(rows: Rows, unit: str, families: tuple[Quadratic, Powers]) -> tuple[list[Check], Array]:
+    """Return findings about rows in another unit than the rest, and ln loss (n,) in one unit."""
+    high = _high(rows.loss, unit)
+    y = np.log(np.where(high, np.log(np.maximum(rows.loss, 2.0)), rows.loss))
+    if unit == "nats per token":
+        others = _few_perplexities(rows, y, families)
+        found = _perplexities(rows, unit, others)
+        if found:
+            return found, np.where(others, np.log(np.maximum(y, 0.1)), y)
+    ways = [split.other for split in two_units.parted(rows, y, np.full(len(y), BITS), families)]
+    if not ways:
+        places = np.log(np.stack((rows.params, rows.tokens), axis=1))
+        few = (_in_bits(left, score, places, y) for left, score in _fits(y, families))
+        ways = [mask for mask in few if mask is not None][:1]
+        ways = [_leaned(mask, y, families) for mask in ways]
+    if not ways:
+        return [], y
+    mask = ways[0]
+    if len(ways) > 1:
+        return [_either(rows, ways)], y - np.where(mask, BITS, 0.0)
+    return [_bits(rows, mask)], y - np.where(mask, BITS, 0.0)
+
+
+def _leaned(mask: Mask, y: Array, families: Sequence[Curve]) -> Mask:
+    """Return the rows in bits (n,), with those that the first curve leaned towards."""
+    shift = np.where(mask, BITS, 0.0)
+    left, _ = _fits(y - shift, families)[0]
+    return np.asarray(left + shift > 0.5 * BITS)
+
+
+def _bits(rows: Rows, mask: Mask) -> Check:
+    """Return that the rows of `mask` are in bits where the others are in nats, naming the fewer, or both."""
+    few = mask if mask.sum() <= 0.5 * len(rows) else ~mask
+    ratio = "1.44" if few is mask else "0.69"
+    several = numbers.counted(int(few.sum()), "loss") + (" are" if few.sum() > 1 else " is")
+    text = f"{several} {ratio} times the others ({_named(rows, few)}): bits beside nats, by their size"
+    if few.sum() >= EITHER * len(rows):
+        text += f". Which of the two is meant these rows do not tell: the others are {_named(rows, ~few)}"
+    return finding("mixed_units", text, "bring all losses to one unit: 1 bit is 0.6931 nats")
+
+
+def _either(rows: Rows, ways: Sequence[Mask]) -> Check:
+    """Return that some rows are in bits beside nats, and which these may be where there are several answers."""
+    answers = [mask if mask.sum() <= 0.5 * len(rows) else ~mask for mask in ways[:2]]
+    named = ", or ".join(f"{int(few.sum())} ({_named(rows, few)})" for few in answers)
+    text = (
+        f"losses are in two units, bits beside nats by their size, and these rows do not tell which are which: {named}"
+    )
+    return finding("mixed_units", text, "bring all losses to one unit: 1 bit is 0.6931 nats")
+
+
+def _few_perplexities(rows: Rows, y: Array, families: tuple[Quadratic, Powers]) -> Mask:
+    """Return the rows (n,) below what guessing has whose logarithm is what runs of their size and tokens have.
+
+    More of them lie there than elsewhere far above the others: these would be runs that went wrong.
+    """
+    left, score = _fits(y, families)[0]
+    inner = np.log(np.maximum(y, 0.1))
+    shift = np.where((y > 0.1) & (rows.loss <= MOST_NATS), y - inner, 0.0)
+    far = (score > SCORES) & (left > LEAST_SURPLUS)
+    spread = float(np.median(np.abs(left))) * 1.4826
+    mask = far & (np.abs(inner - y + left) < min(NEAR, max(SCORES * spread, LEAST)))
+    if mask.sum() >= FEWEST_PERPLEXITIES and mask.sum() > (far & ~mask).sum():
+        return np.asarray(mask)
+    ways = two_units.parted(rows, y, shift, families) if np.ptp(y) > LEAST_SURPLUS_OF_ALL else []
+    return ways[0].other if len(ways) == 1 else np.zeros(len(y), dtype=bool)
+
+
+def _outliers(rows: Rows, y: Array, families: tuple[Quadratic, Powers]) -> list[Check]:
+    """Return the rows far from a smooth curve through the others, by ln loss in one unit (n,)."""
+    fits = _fits(y, families)
+    left, least = fits[0][0], float(np.abs(fits[0][0]).mean())
+    odd = np.ones(len(y), dtype=bool)
+    for other, score in fits:  # what one curve misses because of its shape another one does not
+        odd &= other * np.sign(left) > HALF * np.abs(left)
+        if float(np.abs(other).mean()) < AS_CLOSE * least:
+            odd &= _far(rows, other, score)
+    if not odd.any():
         return []
-    design, y = _design(rows), np.log(rows.loss)
-    left, score = _scored(y - design @ _robust(design, y))
-    out = []
-    mask = _mixture(design, y) if float(np.abs(left).mean()) > TWO_UNITS else None
-    mask = _in_bits(left, score, design[:, 1:3], y) if mask is None else mask
-    if mask is not None:
-        as_one = y - np.where(mask, BITS, 0.0)  # a few rows that the first curve leaned towards
-        mask = y - design @ _robust(design, as_one) > 0.5 * BITS
-        few = mask if mask.sum() <= 0.5 * len(rows) else ~mask
-        ratio = "1.44" if few is mask else "0.69"
-        several = numbers.counted(int(few.sum()), "loss") + (" are" if few.sum() > 1 else " is")
-        text = f"{several} {ratio} times the others ({_named(rows, few)}): bits beside nats, by their size"
-        out.append(finding("mixed_units", text, "bring all losses to one unit: 1 bit is 0.6931 nats"))
-        as_one = y - np.where(mask, BITS, 0.0)
-        left, score = _scored(as_one - design @ _robust(design, as_one))
+    far = 100.0 * np.expm1(left)
+    ordered = np.flatnonzero(odd)[np.argsort(-np.abs(far[odd]), kind="stable")]
+    named = numbers.listed(f"{rows.keys[i]} {far[i]:+.1f} %" for i in ordered)
+    text = f"{numbers.counted(len(ordered), 'loss')} far from the others of similar size and tokens ({named})"
+    return [finding("outliers", text, "check these runs; leave out those that went wrong (where=)")]
+
+
+def _far(rows: Rows, left: Array, score: Array) -> Mask:
+    """Return the rows (n,) far from a curve whose neighbours are not."""
     odd = (np.abs(score) > SCORES) & (np.abs(left) > LEAST)
-    odd[odd] = ~_shared(left, np.flatnonzero(odd), design[:, 1:3])
     if odd.any():
-        far = 100.0 * np.expm1(left)
-        ordered = np.flatnonzero(odd)[np.argsort(-np.abs(far[odd]), kind="stable")]
-        named = numbers.listed(f"{rows.keys[i]} {far[i]:+.1f} %" for i in ordered)
-        text = f"{numbers.counted(len(ordered), 'loss')} far from the others of similar size and tokens ({named})"
-        out.append(finding("outliers", text, "check these runs; leave out those that went wrong (where=)"))
-    return out
+        places = np.log(np.stack((rows.params, rows.tokens), axis=1))
+        odd[odd] = ~_shared(left, np.flatnonzero(odd), places)
+    return np.asarray(odd)
+
+
+def _fits(y: Array, families: Sequence[Curve]) -> list[tuple[Array, Array]]:
+    """Return what is left (n,) of ln loss around a curve of each family and its score (n,), that of least first."""
+    found = [y - curve.through(y) for curve in families]
+    return [_scored(left) for left in sorted(found, key=lambda left: float(np.abs(left).mean()))]
 
 
 def _scored(left: Array) -> tuple[Array, Array]:
@@ -183,7 +272,8 @@ def _in_bits(left: Array, score: Array, places: Array, y: Array) -> Mask | None:
         ought, others = y[mask] - left[mask], y[~mask]
         inside = (ought < others.max() + REACH) & (ought > others.min() - REACH)
         mask[np.flatnonzero(mask)[~inside]] = False
-        if mask.sum() > (far & ~mask).sum():
+        beside = (sign * score > STANDS) & (sign * left > 0.25 * BITS)
+        if mask.sum() > max(int((far & ~mask).sum()), int((beside & ~mask).sum())):
             return np.asarray(mask if sign > 0 else ~mask)
     return None
 
@@ -206,78 +296,6 @@ def _nearest(places: Array, at: Array, most: int = NEAREST) -> Index:
 
     count = min(most, len(places))
     return np.asarray(cKDTree(places).query(at, k=[*range(1, count + 1)])[1], dtype=np.int64)
-
-
-def _mixture(design: Array, y: Array) -> Mask | None:
-    """Return the rows in bits where so many are that no curve goes through the others; None where none are.
-
-    A curve and the same curve in bits above it are fitted to rows that are assigned to the nearer one, from starts that
-    part the rows by what is left of one curve, by size, by tokens and by their order. Two units are seen where that
-    leaves far less than one curve does, and every row is near its own.
-    """
-    some = _some(len(y))
-    basis, _ = np.linalg.qr(design[some])
-    seen = y[some]
-
-    def around(mask: Mask) -> Array:
-        values = seen - np.where(mask, BITS, 0.0)
-        return np.asarray(values - basis @ (basis.T @ values))
-
-    best, least = None, np.inf
-    one = around(np.zeros(len(seen), dtype=bool))
-    for start in _parted(one, design[some]):
-        mask = start
-        for _ in range(30):
-            above = around(mask) + np.where(mask, BITS, 0.0) > 0.5 * BITS
-            if (above == mask).all():
-                break
-            mask = above
-        left = float(np.abs(around(mask)).mean())
-        if 0 < mask.sum() < len(mask) and left < least:
-            best, least = mask, left
-    if best is None or least * FAR_LESS > float(np.abs(one).mean()):
-        return None
-    as_one = seen - np.where(best, BITS, 0.0)
-    rest = y - design @ _robust(design[some], as_one)
-    mask = rest > 0.5 * BITS
-    near = np.abs(rest - np.where(mask, BITS, 0.0)) < NEAR
-    return np.asarray(mask) if near.mean() > 0.9 else None
-
-
-def _parted(left: Array, design: Array) -> Iterator[Mask]:
-    """Yield rows as parted at five places by what is left of one curve, by size and by tokens, both ways."""
-    for values in (left, design[:, 1], design[:, 2], np.arange(len(left), dtype=np.float64)):
-        for share in (0.5, 0.35, 0.65, 0.2, 0.8):
-            mask = values > np.quantile(values, share)
-            yield np.asarray(mask)
-            yield np.asarray(~mask)
-
-
-def _design(rows: Rows) -> Array:
-    """Return the columns of a plane or, with enough runs, of a quadratic in ln N and ln D."""
-    n, d = (np.log(v) - np.log(v).mean() for v in (rows.params, rows.tokens))
-    columns = [np.ones_like(n), n, d]
-    if len(rows) >= 3 * FEWEST:
-        columns += [n * n, d * d, n * d]
-    return np.stack(columns, axis=1)
-
-
-def _some(count: int) -> Index:
-    """Return the numbers of `count` rows, of very many of FITTED that are evenly spaced."""
-    return np.arange(count) if count <= FITTED else np.linspace(0, count - 1, FITTED).astype(np.int64)
-
-
-def _robust(design: Array, y: Array) -> Array:
-    """Return the coefficients of least absolute residuals; of very many rows, of some that are evenly spaced."""
-    some = _some(len(y))
-    design, y = design[some], y[some]
-    weights = np.ones(len(y))
-    found: Array = np.zeros(design.shape[1])
-    for _ in range(40):  # least absolute values by reweighting: a few wrong rows do not bend the curve
-        root = np.sqrt(weights)
-        found = np.asarray(np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0], dtype=np.float64)
-        weights = 1.0 / np.maximum(np.abs(y - design @ found), 1e-4)
-    return found
 
 
 def _copies(rows: Rows) -> list[Check]:

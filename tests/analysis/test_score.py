@@ -254,3 +254,49 @@ def test_repeated_text_wears_out_as_in_the_law_of_repeats(tmp_path: Path, capsys
     ):  # fmt: skip
         assert score.main([*given, *keys]) == 2
         assert cure in capsys.readouterr().err
+
+
+def test_the_fits_own_rows_are_known_by_rounded_losses_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rounded to four decimals they were scored as runs that the fit had not seen."""
+    every = studies.isoflop(0, noise=0.003)
+    every.to_csv(tmp_path / "seen.csv", index=False)
+    asked = [f"runs={tmp_path / 'seen.csv'}", f"out={tmp_path}", "resamples=0", "report=no", "sensitivity=no"]
+    assert fit_command(asked) == 0
+    larger = studies.isoflop(1, noise=0.003, budgets=(4e13,))
+    both = pd.concat([every, larger])
+    capsys.readouterr()
+    for decimals in (3, 4, 6):
+        both.assign(loss=both["loss"].round(decimals)).to_csv(tmp_path / "t.csv", index=False)
+        assert score.main([f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / 't.csv'}", f"out={tmp_path}"]) == 0
+        said = capsys.readouterr().out
+        assert "5 runs in nats per token; 20 rows that the fit has seen left out (20 with the loss to other" in said
+        found = json.loads((tmp_path / "score.json").read_text())
+        assert (len(found["lines"]), found["seen"], found["rounded"], found["perhaps_seen"]) == (5, 20, 20, 0)
+    both.assign(loss=both["loss"].round(2)).to_csv(tmp_path / "t.csv", index=False)
+    assert score.main([f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / 't.csv'}"]) == 0
+    said = capsys.readouterr().out
+    assert "25 runs in nats per token; up to" in said
+    assert "note       20 runs may have been fitted" in said
+    every.assign(loss=every["loss"].round(4)).to_csv(tmp_path / "t.csv", index=False)
+    assert score.main([f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / 't.csv'}"]) == 2
+    assert "the fit has seen all of them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 6, 15])
+def test_unseen_losses_in_bits_are_said(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six alone are too few to be judged beside each other: they passed as nats without a word."""
+    studies.isoflop(0, noise=0.003).to_csv(tmp_path / "seen.csv", index=False)
+    asked = [f"runs={tmp_path / 'seen.csv'}", f"out={tmp_path}", "resamples=0", "report=no", "sensitivity=no"]
+    assert fit_command(asked) == 0
+    new = studies.isoflop(1, noise=0.003, budgets=(4e13, 1e14, 3e14)).iloc[:count]
+    given = [f"fit={tmp_path / 'fit.json'}", f"runs={tmp_path / 't.csv'}"]
+    several = f"{count} loss{'es are' if count > 1 else ' is'}"
+    for loss, code, text in (
+        (new["loss"], 0, "error "),
+        (new["loss"] / np.log(2), 3, f"{several} 1.44 times what the law says (row{count} "),
+        (np.exp(new["loss"]), 3, f"{several} as far above what the law says (row{count} "),
+    ):
+        new.assign(loss=loss).to_csv(tmp_path / "t.csv", index=False)
+        capsys.readouterr()
+        assert score.main(given) == code
+        assert text in capsys.readouterr().out

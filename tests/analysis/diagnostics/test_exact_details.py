@@ -110,5 +110,5 @@ def test_losses_in_bits_are_counted(bits: list[int], said: str) -> None:
     keys = tuple(f"r{n}" for n in range(len(runs)))
     there = rows(keys, params=runs["params"].to_numpy(), tokens=runs["tokens"].to_numpy(), flops=flops, loss=loss,
                  nominal=flops)  # fmt: skip
-    found = suspects._odd(there)
+    found = suspects.findings(there, "nats per token")
     assert [check.code for check in found] == ["mixed_units"] and found[0].message.startswith(said)

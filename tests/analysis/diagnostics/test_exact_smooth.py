@@ -1,0 +1,50 @@
+"""Curves through most of the rows: how close they come, and that a few wrong rows do not bend them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.diagnostics import smooth
+from tests.analysis import studies
+
+
+@pytest.mark.parametrize(
+    "law", [(1.7, 60.0, 110.0, 0.33, 0.3), (0.9, 20.0, 900.0, 0.22, 0.42), (2.5, 5e3, 40.0, 0.6, 0.25)]
+)
+def test_both_curves_come_close_to_a_law(law: tuple[float, ...]) -> None:
+    rows = studies.as_rows(studies.isoflop(0, law=law, ratios=(2, 4, 8, 16, 32, 64)))
+    y = np.log(rows.loss)
+    few = studies.as_rows(studies.isoflop(0, law=law).iloc[::2])
+    for curve in smooth.curves(rows):
+        assert np.abs(y - curve.through(y)).mean() < 1e-2
+        assert np.abs(y - curve.through(y, quick=True)).mean() < 2e-2
+    assert np.abs(np.log(few.loss) - smooth.curves(few)[1].through(np.log(few.loss))).mean() < 0.03
+
+
+def test_a_few_wrong_rows_do_not_bend_a_curve() -> None:
+    rows = studies.as_rows(studies.isoflop(0, ratios=(2, 4, 8, 16, 32, 64)))
+    y = np.log(rows.loss)
+    wrong = y.copy()
+    wrong[[2, 9, 17]] += 0.4
+    for curve in smooth.curves(rows):
+        assert np.abs(curve.through(wrong) - y).max() < 0.03
+
+
+def test_powers_never_rise() -> None:
+    rows = studies.as_rows(studies.isoflop(0))
+    rising = np.log(rows.params) / 10.0
+    on = smooth.curves(rows)[1].through(rising)
+    order = np.argsort(rows.params)
+    tokens = smooth.curves(rows)[1].through(-rising)
+    assert np.ptp(on) < np.ptp(rising) and np.isfinite(tokens).all() and order.size == len(on)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (20_000, 20_000), (20_001, 20_000), (60_000, 20_000)])
+def test_very_many_rows_are_thinned(count: int, kept: int) -> None:
+    found = smooth.evenly(count, 20_000)
+    assert (len(found), found[0], found[-1]) == (kept, 0, count - 1)
+    assert len(set(found.tolist())) == kept
+    some = smooth.anywhere(count, 20_000)
+    assert len(set(some.tolist())) == kept and (np.diff(some) > 0).all()
+    assert some.tolist() == smooth.anywhere(count, 20_000).tolist()
