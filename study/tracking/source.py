@@ -80,13 +80,23 @@ class Source:
         """Return the ids that this study may be known by in a store, the best first.
 
         A study that was removed and run again has another first event, hence another id, and does not mix with the
-        old one; a study that was moved or copied keeps it.
+        old one; a study that was moved keeps it. One that is a copy of another has one of its own.
         """
-        return [
-            hashlib.sha256(line).hexdigest()[:12]
-            for path in (self.folder.ledger, self.folder.points)
-            if (line := _first_line(path))
-        ]
+        own = str(self.folder.path.absolute()).encode() if self.is_copy else b""
+        return [hashlib.sha256(line + own).hexdigest()[:12] for line in self._first_lines()]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is a copy of a study that is there still (study.records.origin)."""
+        known = self.observer.known
+        return bool(known.elsewhere) or any(batch.elsewhere for batch in known.batches.values())
+
+    def of_original(self) -> list[str]:
+        """Return the ids by which a copy would be taken for the study that it is of; none where it is no copy."""
+        return [hashlib.sha256(line).hexdigest()[:12] for line in self._first_lines()] if self.is_copy else []
+
+    def _first_lines(self) -> list[bytes]:
+        return [line for path in (self.folder.ledger, self.folder.points) if (line := _first_line(path))]
 
     def files(self, report: Path | None) -> Iterator[tuple[Path, str | None, str]]:
         """Yield the files to show with the study: path, artifact folder, a stamp that changes with the file."""

@@ -155,6 +155,8 @@ class Syncer:
         with locked(self._folder.tracking_lock, timeout=wait):
             if self._stamp is None or self._stamp != _stamp(self._folder.tracking):
                 self._state = memory.load(self._folder.tracking)
+                if self._state.study_id in self._source.of_original():  # which goes on with its runs
+                    self._state = TrackingState()
                 self._state.owner = self._token
                 self._trusted = self._verified = False
                 self._sure.clear()

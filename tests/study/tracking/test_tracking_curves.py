@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from study.__main__ import main
+from study.records import ledger
 from study.search.curves import from_mlflow, from_runs
 from study.storage.layout import StudyFolder
 from study.tracking.__main__ import main as tracking
@@ -104,6 +106,31 @@ def test_a_run_that_diverged_before_the_path_that_it_left_says_where_it_ended(da
     with closing(sqlite3.connect(database)) as connection:
         steps = connection.execute("select distinct step from metrics where key like 'end/%'").fetchall()
     assert steps == [(0,)], "the next end may be at an earlier step"
+
+
+def test_a_copy_of_a_study_has_runs_of_its_own(database: Path, tmp_path: Path) -> None:
+    study = StudyFolder(tmp_path / "runs" / "s")
+    study.path.parent.mkdir()
+    key = finished(study, 0.1, "running")
+    ledger.append(study, "intent", name="s.w", executor="slurm", keys=[key], resources={}, code=None)
+    study.study.write_text(f"study: {{name: s}}\ntracking: {{enabled: true, uri: 'sqlite:///{database}'}}\n")
+    assert tracking(["sync", str(study.path)]) == 0
+    for name in ("runs/copy", "others/s"):  # another experiment, and one of the same name
+        copy = StudyFolder(Path(shutil.copytree(study.path, tmp_path / name)))
+        for _ in range(2):
+            assert tracking(["sync", str(copy.path)]) == 0
+    assert tracking(["sync", str(study.path)]) == 0
+    with closing(sqlite3.connect(database)) as connection:
+        kept = "select experiments.name, count(*) from runs join experiments using (experiment_id) group by 1"
+        assert dict(connection.execute(kept).fetchall()) == {"s": 4, "copy": 2}, "a run and the study's own of each"
+        runs = connection.execute(
+            "select count(distinct run_uuid) from metrics where key = 'validation/loss'"
+        ).fetchone()
+    assert runs == (3,)
+    shutil.rmtree(study.path)
+    assert tracking(["sync", str(tmp_path / "runs" / "copy")]) == 0
+    with closing(sqlite3.connect(database)) as connection:
+        assert dict(connection.execute(kept).fetchall()) == {"s": 4, "copy": 2}, "it keeps them"
 
 
 def test_a_project_that_was_moved_goes_on_in_its_own_database(database: Path, tmp_path: Path) -> None:
