@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.estimation import exchange, levels, newton, ties
+from analysis.estimation import bounds, exchange, levels, newton, settled
 from analysis.estimation.constraints import Constraint
 from analysis.estimation.fit_problem import Problem, curvature, decided, evaluate, hessian
 from analysis.estimation.optimizer import ROUNDS, Array, Evaluate, Index, Minimum, minimise, resumed
@@ -26,9 +26,7 @@ LEVEL = 1e-7
 """A row whose gradient, over its largest possible one, is above this has not arrived."""
 CONVERGED = 1e-6
 """The same of a fit that has converged."""
-RIVAL, RIVALS = 0.02, 4
-EQUAL = ties.EQUAL
-"""Minima whose objectives differ by less than this share are equal."""
+RIVALS = 4
 METHOD = "projected grid over the exponents, then batched BFGS with analytic gradients"
 
 
@@ -140,16 +138,19 @@ def lone(p: Problem, found: Minimum, weights: Array | None = None, y: Array | No
 def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     """Return the best of many starts, with the share that agrees and the basins that were found.
 
-    Of minima that are equal (see EQUAL) the one with the constants nearest to zero, as they are searched, is taken; of
-    two that differ by an exchange of terms alone that of :mod:`analysis.estimation.exchange`.
+    Of minima that are equal (see settled.EQUAL) the one with the constants nearest to zero, as they are searched, is
+    taken; of two that differ by an exchange of terms alone that of :mod:`analysis.estimation.exchange`. A floor that
+    falls to 0 and an exponent that rises without an end are told as :mod:`analysis.estimation.bounds` says.
     """
     on = decided(p)
-    found = exchange.oriented(p, refined(on, polished(on, solve(on, starts_of(p, starts)))))
-    best = _chosen(found)
+    begun = starts_of(p, starts)
+    found = settled.settled(on, _searched(on, begun), begun, _searched)
+    found = exchange.oriented(p, found)
+    best = settled.chosen(found)
     found = lone(p, found)
     constants = p.form.natural(found.theta, p.centres)
     gradient = float(found.gradient[best] / (p.loss.scale * p.y.size))
-    agree = _same(found.value, found.value[best]) | (found.value <= found.value[best] + 1e-15 * p.y.size)
+    agree = settled.same(found.value, found.value[best]) | (found.value <= found.value[best] + 1e-15 * p.y.size)
     evidence = Optimizer(
         METHOD,
         len(found.value),
@@ -162,13 +163,9 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     return PointFit(found.theta[best], constants[best], value, metric, evidence, found)
 
 
-def _chosen(found: Minimum) -> int:
-    """Return the number of the lowest minimum; of equal ones that of the smallest norm, to six digits, the first."""
-    value = np.where(np.isfinite(found.value), found.value, np.inf)
-    lowest = float(value.min())
-    equal = np.flatnonzero(value <= lowest + EQUAL * abs(lowest) + 1e-300)
-    norm = np.linalg.norm(found.theta[equal], axis=1)
-    return int(equal[np.flatnonzero(norm <= norm.min() * (1.0 + 1e-6))[0]])
+def _searched(p: Problem, starts: Array) -> Minimum:
+    """Return the minima from every row of `starts` (R, p), to all their digits."""
+    return refined(p, polished(p, solve(p, starts)))
 
 
 def polished(
@@ -196,18 +193,13 @@ def polished(
     return found
 
 
-def _same(value: Array, lead: Array) -> Array:
-    """Return whether values, none below `lead`, are the same minimum."""
-    return np.asarray(value <= lead + 1e-6 * np.abs(lead) + 1e-15)
-
-
 def _basins(values: Array, constants: Array, names: tuple[str, ...]) -> tuple[Basin, ...]:
     """Return the distinct minima, the best first; values within 1e-6 of each other are one."""
     basins: list[Basin] = []
     left = list(np.argsort(values, kind="stable"))
     while left and np.isfinite(values[left[0]]):
         lead = left[0]
-        near = [i for i in left if _same(values[i], values[lead])]
+        near = [i for i in left if settled.same(values[i], values[lead])]
         params = {name: float(value) for name, value in zip(names, constants[lead], strict=True)}
         basins.append(Basin(float(values[lead]), len(near) / len(values), params))
         left = [i for i in left if i not in near]
@@ -240,7 +232,7 @@ def fit_many(
         minima = refined(on, _lowest(found), w, target)
         if (minima.gradient > LEVEL * on.loss.scale * on.y.size).any():
             minima = refined(on, polished(on, minima, w, target), w, target)
-        return lone(p, minima, w, target)
+        return lone(p, replace(minima, theta=bounds.grounded(p, minima.theta)), w, target)
 
     on = decided(p)
     begins_at = _rivals(start, CONVERGED * on.loss.scale * on.y.size)
@@ -260,7 +252,7 @@ def fit_many(
 
 
 def _rivals(start: PointFit, steepest: float) -> list[tuple[Array, Array]]:
-    """Return theta and metric of the best minimum, and of others whose objective is within RIVAL of it.
+    """Return theta and metric of the best minimum, and of others whose objective is within settled.RIVAL of it.
 
     Where a search has stopped on a slope, its gradient above `steepest`, is no minimum: in a valley without an end it
     would be followed for hundreds of rounds with every resample.
@@ -272,9 +264,9 @@ def _rivals(start: PointFit, steepest: float) -> list[tuple[Array, Array]]:
     seen = [start.objective]
     for i in np.argsort(found.value, kind="stable"):
         value = float(found.value[i])
-        near = np.isfinite(value) and value <= start.objective + RIVAL * abs(start.objective)
+        near = np.isfinite(value) and value <= start.objective + settled.RIVAL * abs(start.objective)
         near = near and found.gradient[i] <= steepest
-        if near and not any(_same(np.array(max(value, v)), np.array(min(value, v))) for v in seen):
+        if near and not any(settled.same(np.array(max(value, v)), np.array(min(value, v))) for v in seen):
             seen.append(value)
             out.append((found.theta[i], found.metric[i]))
         if len(out) == RIVALS:

@@ -21,6 +21,10 @@ FLAT = 1e-13
 """Directions whose curvature, scaled, is below this share of the largest are flat: nothing moves along them."""
 WIDE = 2.0
 """No log-constant moves by more than e^2 in one step."""
+PATIENCE, LAST = 300, 3000
+"""Damped steps of a row at most, and where the best of the rows needs more."""
+LIGHTEST, STUCK = 1e-15, 1e6
+"""The least damping, as a share of the largest curvature, and that of a row which is stuck."""
 
 
 def refine(restrict: Restrict, hessian: Hessian, found: Minimum) -> Minimum:
@@ -56,16 +60,22 @@ class _Row:
 
 def _steps(hessian: Array, gradient: Array) -> tuple[Array, Array]:
     """Return Newton's steps (r, q), downhill along every axis of the Hessian, and its positive inverse (r, q, q)."""
-    size = np.sqrt(np.maximum(np.abs(np.einsum("rpp->rp", hessian)), 1e-300))
-    size = np.maximum(size, 1e-8 * size.max(axis=1, keepdims=True))
-    scaled = np.nan_to_num(hessian / (size[:, :, None] * size[:, None, :]), posinf=0.0, neginf=0.0)
-    values, axes = np.linalg.eigh(scaled)
+    values, axes, size = _axes(hessian)
     values = np.abs(values)
     inverse = np.where(values > FLAT * values.max(axis=1, keepdims=True), 1.0 / np.maximum(values, 1e-300), 0.0)
     full = np.einsum("rpk,rk,rqk->rpq", axes, inverse, axes) / (size[:, :, None] * size[:, None, :])
     step = -np.einsum("rpq,rq->rp", full, gradient)
     step *= (WIDE / np.abs(step).max(axis=1, initial=WIDE))[:, None]
     return step, full
+
+
+def _axes(hessian: Array) -> tuple[Array, Array, Array]:
+    """Return the eigenvalues (r, q) and axes (r, q, q) of the scaled Hessian, and the sizes (r, q) it was scaled by."""
+    size = np.sqrt(np.maximum(np.abs(np.einsum("rpp->rp", hessian)), 1e-300))
+    size = np.maximum(size, 1e-8 * size.max(axis=1, keepdims=True))
+    scaled = np.nan_to_num(hessian / (size[:, :, None] * size[:, None, :]), posinf=0.0, neginf=0.0)
+    values, axes = np.linalg.eigh(scaled)
+    return values, axes, size
 
 
 def _taken(evaluate: Evaluate, at: _Row, step: Array, inverse: Array) -> _Row:
@@ -87,3 +97,44 @@ def _taken(evaluate: Evaluate, at: _Row, step: Array, inverse: Array) -> _Row:
         if at.moved.all():
             break
     return at
+
+
+def descend(restrict: Restrict, hessian: Hessian, found: Minimum, tolerance: Array, rounds: int = PATIENCE) -> Minimum:
+    """Return the minima (R, q) after damped Newton's steps, along valleys whose bends and corners end longer ones.
+
+    The damping falls where a step does what its parabola foresees and rises where the value does (Levenberg and
+    Marquardt). A row is done below its `tolerance` (R,), or where no step lowers it; no row ends above where it began.
+    """
+    every = np.arange(len(found.theta))
+    theta = found.theta.copy()
+    value, gradient = restrict(every)(theta)
+    damping = np.full(len(theta), 1e-3)
+    index = every[np.isfinite(value)]
+    for _ in range(rounds):
+        index = index[(np.abs(gradient[index]).max(axis=1, initial=0.0) > tolerance[index]) & (damping[index] < STUCK)]
+        if not len(index):
+            break
+        step, foreseen = _damped(hessian(index, theta[index]), gradient[index], damping[index])
+        trial = theta[index] + step
+        after, slope = restrict(index)(trial)
+        fell = value[index] - after
+        good = fell > 0.0
+        rows = index[good]
+        theta[rows], value[rows], gradient[rows] = trial[good], after[good], slope[good]
+        share = fell / np.maximum(foreseen, 1e-300)
+        damping[index] *= np.where(share > 0.75, 0.2, np.where(share > 0.25, 1.0, 4.0))
+        damping[index] = np.maximum(damping[index], LIGHTEST)
+    return replace(found, theta=theta, value=value, gradient=np.abs(gradient).max(axis=1, initial=0.0))
+
+
+def _damped(hessian: Array, gradient: Array, damping: Array) -> tuple[Array, Array]:
+    """Return damped steps (r, q), downhill along every axis, and by how much each lowers its parabola."""
+    values, axes, size = _axes(hessian)
+    along = np.einsum("rpk,rp->rk", axes, gradient / size)
+    bend = np.abs(values) + (damping * np.abs(values).max(axis=1))[:, None]
+    move = -along / np.maximum(bend, 1e-300)
+    step = np.einsum("rpk,rk->rp", axes, move) / size
+    shorter = WIDE / np.abs(step).max(axis=1, initial=WIDE)
+    move *= shorter[:, None]
+    foreseen = -(along * move).sum(axis=1) - 0.5 * (values * move**2).sum(axis=1)
+    return step * shorter[:, None], foreseen

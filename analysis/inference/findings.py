@@ -59,7 +59,7 @@ def _optimizer(fit: InferredLaw) -> list[Check]:
     if fit.flat is not None and fit.flat.exchanged:
         out.append(_exchanged(fit.flat))
     elif fit.flat is not None:
-        text = f"laws {fit.flat.text}, fit the rows equally well; of these the one of least squared residuals is given"
+        text = f"laws {fit.flat.text}, fit the rows equally well; of these {fit.flat.given} is given"
         advice = "quote the range, or choose by loss=squared, by fix= or by rows that tell these laws apart"
         out.append(finding("flat_optimum", text, advice))
     return out

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation import exchange, fit_problem, multistart, ties
+from analysis.estimation import bounds, exchange, fit_problem, multistart, ties
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
 from analysis.inference.profile_likelihood import along, quantity
@@ -24,6 +24,8 @@ FARTHEST = 20.0
 """How far a constant, or its log, is followed."""
 SINGULAR, CLOSE = 1e-9, 1e-6
 """Below this share of the largest a curvature is none, and laws are followed while the objective stays this close."""
+STOPPED = 1e-4
+"""The same for where searches stopped that did not come to a minimum."""
 NAMED = 0.02
 """Components of the direction that are smaller are left out of the words."""
 
@@ -33,7 +35,8 @@ class Flat:
     """Equal laws: the unit vector between them by name (of the logs of positive constants), and both ends' constants.
 
     `moved` is by how much a term differs between the ends, as a share of the target. `exchanged` are the two inputs
-    whose terms have each other's constants at the other end: two laws, with none between; else empty.
+    whose terms have each other's constants at the other end: two laws, with none between; else empty. `given` says
+    which of the equal laws is the fit's.
     """
 
     direction: dict[str, float]
@@ -41,6 +44,7 @@ class Flat:
     high: dict[str, float]
     moved: float
     exchanged: tuple[str, ...] = ()
+    given: str = "the one of least squared residuals"
 
     @property
     def text(self) -> str:
@@ -49,8 +53,13 @@ class Flat:
         named = [name for name in names if abs(self.direction[name]) >= NAMED]
         axis = ", ".join(f"{name} {self.direction[name]:+.2f}" for name in named)
         plain = [name.removeprefix("ln ") for name in named]
-        ends = (f"{n} {numbers.number(self.low[n], 4)} to {numbers.number(self.high[n], 4)}" for n in plain)
-        return f"along ({axis}), from {', '.join(ends)}"
+        return f"along ({axis}), from {', '.join(self._range(name) for name in plain)}"
+
+    def _range(self, name: str) -> str:
+        """Return a constant and from where to where it goes."""
+        low, high = self.low[name], self.high[name]
+        end = f"to {numbers.number(high, 4)}" if np.isfinite(high) else "upwards" if high > 0 else "downwards"
+        return f"{name} {numbers.number(low, 4)} {end}"
 
 
 def flat(p: Problem, point: PointFit) -> Flat | None:
@@ -58,10 +67,12 @@ def flat(p: Problem, point: PointFit) -> Flat | None:
 
     Followed are the axes of the second derivatives with the least squares that decide among equals, straight to both
     sides; a valley in which even these have no slope is followed along its bends. Where the rows let two terms exchange
-    their constants, and this moves the law farther, that is the way.
+    their constants, and this moves the law farther, that is the way. A power of the rows of one input alone may be as
+    steep as one likes; and of a search that did not end all that is known is where it was.
     """
-    found = [one for one in (_around(p, point), _exchanged(p, point)) if one is not None]
-    return max(found, key=lambda one: one.moved, default=None)
+    found = [one for one in (_around(p, point), _exchanged(p, point), _endless(p, point)) if one is not None]
+    best = max(found, key=lambda one: one.moved, default=None)
+    return best if best is not None or point.evidence.converged else _unended(p, point)
 
 
 def _around(p: Problem, point: PointFit) -> Flat | None:
@@ -104,7 +115,7 @@ def _axes(p: Problem, z: Array) -> tuple[Array, Array, Array]:
     return values, axes, reach
 
 
-def _valley(p: Problem, point: PointFit, axis: Array) -> Flat | None:
+def _valley(p: Problem, point: PointFit, axis: Array, close: float = CLOSE) -> Flat | None:
     """Return the ends of a valley without slope: its leading constant is held at values, all else fitted anew."""
     leading = ties.lowest(-np.abs(axis))
     number = leading if p.constraint.matrix is None else p.constraint.free[leading]
@@ -117,7 +128,7 @@ def _valley(p: Problem, point: PointFit, axis: Array) -> Flat | None:
     except ValueError:  # the law does not hold this constant as it is
         return None
     limit = min(point.objective, float(value.min()))
-    good = value <= limit + CLOSE * abs(limit) + _exact(p)
+    good = value <= limit + close * abs(limit) + _exact(p)
     good[len(steps)] = True
     first, last = len(steps), len(steps)
     while first > 0 and good[first - 1]:
@@ -188,7 +199,41 @@ def _exchanged(p: Problem, point: PointFit) -> Flat | None:
     return replace(_between(p, point.theta, point.theta[order], moved), exchanged=tuple(p.form.inputs))
 
 
-def _between(p: Problem, first: Array, last: Array, moved: float) -> Flat:
+def _endless(p: Problem, point: PointFit) -> Flat | None:
+    """Return that a power which is there at the rows of one input alone may be steeper; None without such a power."""
+    for spike in bounds.spikes(p, point.theta):
+        slopes = p.form.jacobian(point.theta[None], p.x)[0]
+        coefficient = next(c for c, e in p.form.pairs if e == spike.exponent)  # type: ignore[attr-defined]
+        moved = float(slopes[:, coefficient].max())
+        if moved <= MOVED or abs(spike.theta[spike.exponent]) > abs(point.theta[spike.exponent]) * (1.0 + 1e-6):
+            continue
+        side = float(np.sign(point.theta[spike.exponent]))
+        name = p.form.names[spike.exponent]
+        low = dict(zip(p.form.names, map(float, point.constants), strict=True))
+        high = {**low, name: side * float("inf"), p.form.names[coefficient]: float("inf") if side > 0 else 0.0}
+        names = [f"ln {n}" if log else n for n, log in zip(p.form.names, p.form.logs, strict=True)]
+        return Flat({n: side * (n == name) for n in names}, low, high, moved, given="the least steep one")
+    return None
+
+
+def _unended(p: Problem, point: PointFit) -> Flat | None:
+    """Return how far apart the laws are at which searches stopped on a slope, nearly equal; None where they agree."""
+    found = point.minima
+    if found is None:
+        return None
+    z = p.constraint.reduce(np.concatenate((point.theta[None], found.theta)))
+    _, axes, reach = _axes(p, z[0])
+    good = np.flatnonzero(found.value <= point.objective + STOPPED * abs(point.objective))
+    if not len(good) or not len(axes):
+        return None
+    apart = np.abs((z[1 + good] - z[0]) * reach).max(axis=1)
+    last = int(good[ties.lowest(-apart)])
+    if apart.max() <= EXACT:
+        return _valley(p, point, axes[0], STOPPED)
+    return _between(p, point.theta, found.theta[last], float(apart.max()), given="the lowest that was found")
+
+
+def _between(p: Problem, first: Array, last: Array, moved: float, given: str = Flat.given) -> Flat:
     """Return the direction from one law's constants to another's."""
     form = p.form
     low, high = (form.natural(theta[None], p.centres)[0] for theta in (first, last))
@@ -202,4 +247,4 @@ def _between(p: Problem, first: Array, last: Array, moved: float) -> Flat:
         gap, low, high = -gap, high, low
     names = [f"ln {name}" if log else name for name, log in zip(form.names, form.logs, strict=True)]
     first_end, last_end = (dict(zip(form.names, map(float, v), strict=True)) for v in (low, high))
-    return Flat(dict(zip(names, map(float, gap), strict=True)), first_end, last_end, moved)
+    return Flat(dict(zip(names, map(float, gap), strict=True)), first_end, last_end, moved, given=given)

@@ -23,6 +23,8 @@ from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.3)
 TUTORIAL = Path(__file__).parents[2] / "docs/tutorial/runs.csv"
+LADDERS = (4, 6, 7)
+"""Seeds of studies at about one ratio of N and D: the floor falls to 0 by slow valleys, or one term to the last run."""
 Order = Callable[[pd.DataFrame], pd.DataFrame]
 
 
@@ -41,6 +43,9 @@ def numbers(order: Order) -> dict[str, Any]:
     table = comparison.side_by_side(order(study), 1e21, resamples=20).drop(columns="reason")
     found["approaches"] = {str(name): row.dropna().to_dict() for name, row in table.iterrows()}
     found["akima"] = isoflop.optima(order(study), "akima").select_dtypes(float).to_dict("list")
+    for seed in LADDERS:
+        ladder = fit_law(order(studies.ladder(seed, 20 + 2 * seed, 0.003 + 0.001 * seed, 0.02)), resamples=0)
+        found[f"ladder {seed}"] = of_law(ladder) | {"checks": [check.code for check in ladder.check()]}
     found["command"] = of_command(order)
     if studies.SHARED.exists():
         points = pd.read_csv(studies.SHARED / "chinchilla_epoch/runs.csv")

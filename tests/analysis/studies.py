@@ -124,3 +124,13 @@ def write_study(folder: Path, frame: pd.DataFrame, failed: int = 1, waiting: int
             run.mkdir(parents=True)
             (run / "outcome.json").write_text(json.dumps({"state": "failed", "exit_code": 1, "error": "boom"}))
     (folder / "points.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def ladder(seed: int, count: int, noise: float, apart: float = 0.0) -> pd.DataFrame:
+    """Return runs of about 20 tokens per parameter, which differ by a factor of e^`apart` (standard deviation)."""
+    draws = np.random.default_rng(seed)
+    low, decades = draws.uniform(6, 8), draws.uniform(1, 2.5)
+    params = 10 ** draws.uniform(low, low + decades, count)
+    tokens = 20 * params * np.exp(apart * draws.normal(size=count))
+    losses = loss((1.7, 400.0, 900.0, 0.34, 0.3), params, tokens) * np.exp(noise * draws.normal(size=count))
+    return pd.DataFrame({"params": params, "tokens": tokens, "flops": 6 * params * tokens, "loss": losses})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.estimation import fit_problem, multistart, optimizer
+from analysis.estimation import fit_problem, multistart, optimizer, settled
 from analysis.estimation.constraints import FREE, constraint
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
@@ -424,18 +424,18 @@ def minimum(value: Any, theta: Any = None, gradient: Any = None) -> Minimum:
     ],
 )
 def test_of_equal_minima_the_smallest_constants_are_taken(value: Any, theta: Any, number: int) -> None:
-    assert multistart._chosen(minimum(value, theta)) == number
+    assert settled.chosen(minimum(value, theta)) == number
 
 
 def test_values_within_a_millionth_are_the_same_minimum() -> None:
-    assert multistart._same(np.array([1.0, 1.0 + 0.9e-6, 1.0 + 1.1e-6]), np.array(1.0)).tolist() == [True, True, False]
-    assert multistart._same(np.array([-1.0, -1.0 + 0.9e-6, -1.0 + 1.1e-6]), np.array(-1.0)).tolist() == [
+    assert settled.same(np.array([1.0, 1.0 + 0.9e-6, 1.0 + 1.1e-6]), np.array(1.0)).tolist() == [True, True, False]
+    assert settled.same(np.array([-1.0, -1.0 + 0.9e-6, -1.0 + 1.1e-6]), np.array(-1.0)).tolist() == [
         True,
         True,
         False,
     ]
-    assert multistart._same(np.array([0.0, 1e-15, 1.1e-15]), np.array(0.0)).tolist() == [True, True, False]
-    assert multistart._same(np.array([100.0 + 0.9e-4, 100.0 + 1.1e-4]), np.array(100.0)).tolist() == [True, False]
+    assert settled.same(np.array([0.0, 1e-15, 1.1e-15]), np.array(0.0)).tolist() == [True, True, False]
+    assert settled.same(np.array([100.0 + 0.9e-4, 100.0 + 1.1e-4]), np.array(100.0)).tolist() == [True, False]
 
 
 def test_basins_are_the_distinct_minima_the_best_first() -> None:
@@ -545,6 +545,7 @@ def shared(monkeypatch: pytest.MonkeyPatch, value: Any, gradient: Any, loss: Los
     monkeypatch.setattr(multistart, "solve", lambda p, starts: minimum(value, gradient=gradient))
     monkeypatch.setattr(multistart, "polished", lambda p, found: found)
     monkeypatch.setattr(multistart, "refined", lambda p, found: found)
+    monkeypatch.setattr(multistart.settled, "settled", lambda p, found, starts, search: found)
     monkeypatch.setattr(multistart, "lone", lambda p, found: found)
     x = np.array([-1.0, 0.0, 1.0, 2.0])
     return multistart.fit_point(line(x, x, loss or Huber(0.02)))

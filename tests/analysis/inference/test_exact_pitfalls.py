@@ -107,9 +107,9 @@ def test_convergence_and_basins() -> None:
     (found,) = findings._optimizer(optimizer(agree_share=0.49))
     assert (found.code, found.message) == ("basins", "49 % of 8 starts agree; 2 basins")
     assert findings._optimizer(optimizer(agree_share=0.5)) == []
-    (found,) = findings._optimizer(fit(flat=SimpleNamespace(text="along x", exchanged=())))
+    (found,) = findings._optimizer(fit(flat=SimpleNamespace(text="along x", exchanged=(), given="the first")))
     assert found.code == "flat_optimum"
-    assert found.message.startswith("laws along x, fit the rows equally well")
+    assert found.message == "laws along x, fit the rows equally well; of these the first is given"
 
 
 def test_degrees_of_freedom() -> None:
