@@ -12,6 +12,7 @@ from analysis.approaches import frontier, valleys
 from analysis.approaches.valley_options import Choices
 from analysis.diagnostics import exponent
 from analysis.estimation import fit_problem, multistart, objectives, ties
+from analysis.inference import covariance, distributions
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import FORMS
@@ -105,11 +106,32 @@ class _Law:
         free = len(self.form.names) if matrix is None else matrix.shape[1]
         return (problem, multistart.fit_point(problem)) if len(rows) > free else None
 
-    def foreseen(self, train: Rows, test: Rows) -> Array | None:
-        """Return the target (n,) at the rows `test` of the law fitted to others; None where these are too few."""
+    def foreseen(self, train: Rows, test: Rows) -> tuple[Array, float | None] | None:
+        """Return the target (n,) at the rows `test` of the law fitted to others, and how far it may be off.
+
+        None where these are too few.
+        """
         few = self.form.name == "chinchilla" and len(np.unique(train.size)) < FEWEST_SIZES
         found = None if few else self.fitted(train)
-        return None if found is None else self.predicted(*found, test)
+        return None if found is None else (self.predicted(*found, test), self.reach(*found, test))
+
+    def reach(self, problem: fit_problem.Problem, point: multistart.PointFit, test: Rows) -> float | None:
+        """Return by what a right law's error of the lowest of other rows stays below in 99 of 100 cases.
+
+        A share of the target: of what the constants are off by (delta method), and of the row's own noise.
+        """
+        matrix = problem.constraint.matrix
+        df = problem.y.size - (len(point.theta) if matrix is None else matrix.shape[1])
+        if df < 1:
+            return None
+        best = [ties.lowest(test.column(self.form.target), test.params)]
+        x = np.log(np.stack([test.column(name)[best] for name in self.form.inputs])) - problem.centres[:, None]
+        slope = self.form.jacobian(point.theta[None], x)[0, 0]
+        residual = self.form.log_value(point.theta[None], problem.x)[0] - problem.y
+        noise = float((residual**2).sum()) / df
+        variance = float(slope @ covariance.delta(problem, point) @ slope) + noise
+        found = float(np.expm1(distributions.t_quantile(0.995, df) * np.sqrt(max(variance, 0.0))))
+        return found if np.isfinite(found) else None
 
     def predicted(self, problem: fit_problem.Problem, point: multistart.PointFit, rows: Rows) -> Array:
         """Return the target (n,) of a fit at other rows."""
@@ -168,7 +190,7 @@ class _Held:
 def _tested(train: Rows, held: _Held, law: _Law, of: str | None) -> Backtest | None:
     """Return the test of one fit; None where neither the law nor the frontier can be fitted to its runs."""
     name = "surface" if law.form.name == "chinchilla" else "law"
-    predicted = law.foreseen(train, held.test)
+    predicted, reach = law.foreseen(train, held.test) or (None, None)
     front = held.by_frontier(train, floor=of == "frontier")
     own_law = None if predicted is None else held.by_law(predicted, sizes=name == "surface")
     made = {"valleys": front, name: own_law}
@@ -193,6 +215,7 @@ def _tested(train: Rows, held: _Held, law: _Law, of: str | None) -> Backtest | N
         mean_relative_error=float(errors.mean()) if runs else None,
         one_sided=len(errors) >= FEWEST_SIDED and bool((errors > 0).all() or (errors < 0).all()),
         reason="" if own else _untested(wanted),
+        reach=reach if own and wanted == name else None,
     )
 
 

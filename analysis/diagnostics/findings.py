@@ -282,13 +282,15 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
         low, high = (end / plan.loss - 1.0 for end in ends)
         # Observed over predicted is where the truth of the backtest lies, relative to what it had foreseen.
         beyond = 1.0 / (1.0 + error) - 1.0
-        if not low <= beyond <= high:
+        if not low <= beyond <= high and (test.reach is None or abs(np.log1p(beyond)) > np.log1p(test.reach)):
             off, least, most = _apart(100 * beyond, 100 * low, 100 * high)
             side = "above" if beyond > 0 else "below"
             text = (
                 f"the held-out loss is {off.lstrip('+-')} % {side} its prediction, outside the forecast's interval of "
                 f"{least} to {most} %"
             )
+            if test.reach is not None:
+                text += f" and further off than the {numbers.percent(test.reach)} that its fewer runs explain"
             advice = "expect errors like the backtest's in the forecast: its interval is too short"
             out.append(finding("interval_short", text, advice))
     return out

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from analysis.approaches import frontier, valleys
 from analysis.backtest import text
@@ -70,6 +71,37 @@ def test_errors_are_predicted_over_observed() -> None:
     assert isinstance(law, frontier.FrontierFit)
     held = valleys.fit(top, resamples=0, seed=0)
     assert found.by_approach["valleys"].predicted == pytest.approx(law.predict(float(held.flops[0]))[0])
+
+
+def test_how_far_a_right_law_may_be_off_follows_from_its_runs_alone() -> None:
+    """By hand for least squares: t of 1 % at the lowest held-out run, with the noise of one run."""
+    found = backtest.backtest(FOUR, objectives.Squared())
+    assert found is not None
+    below, top = FOUR.take(FOUR.budget <= 2), FOUR.take(FOUR.budget == 3)
+    p = fit_problem.problem(SURFACE, (below.params, below.tokens), below.loss, objectives.Squared())
+    theta = multistart.fit_point(p).theta[None]
+    slopes = SURFACE.jacobian(theta, p.x)[0]
+    variance = float(((SURFACE.log_value(theta, p.x)[0] - p.y) ** 2).sum()) / (len(below) - 5)
+    best = np.argmin(top.loss)
+    at = SURFACE.jacobian(theta, np.log([[top.params[best]], [top.tokens[best]]]) - p.centres[:, None])[0, 0]
+    spread = np.sqrt(variance * (at @ np.linalg.inv(slopes.T @ slopes) @ at + 1.0))
+    assert found.reach == pytest.approx(np.expm1(stats.t.ppf(0.995, len(below) - 5) * spread), rel=1e-3)
+    with_frontier = backtest.backtest(FOUR, objectives.Squared(), of="frontier")
+    assert with_frontier is not None and with_frontier.reach is None
+
+
+def test_right_laws_stay_within_their_reach() -> None:
+    inside = []
+    for seed in range(12):
+        table = studies.isoflop(seed, law=LAW, budgets=(1e17, 1e18, 1e19, 1e20), ratios=RATIOS, noise=0.003)
+        found = backtest.backtest(studies.as_rows(table), objectives.Huber(), factor=10.0, of="surface")
+        assert found is not None and found.relative_error is not None and found.reach is not None
+        inside.append(abs(np.log1p(found.relative_error)) <= np.log1p(found.reach))
+    assert sum(inside) >= 11
+    table["loss"] *= np.where(table["flops"] > 5e19, 1.06, 1.0)
+    found = backtest.backtest(studies.as_rows(table), objectives.Huber(), factor=10.0, of="surface")
+    assert found is not None and found.relative_error is not None and found.reach is not None
+    assert abs(found.relative_error) > found.reach, "what no noise explains is no chance"
 
 
 @pytest.mark.parametrize(("shift", "sided"), [([0.02] * 5, True), ([-0.02] * 5, True), ([0.02] * 4 + [-0.02], False)])

@@ -425,3 +425,15 @@ def test_choices_that_move_the_exponent() -> None:
     assert codes(findings.choices([line(0.25), line(0.3), line(0.3501)], None)) == ["choices_disagree"]
     assert findings.choices([line(0.1), line(0.9), line(None)], None) == []
     assert findings.choices([], None) == []
+
+
+@pytest.mark.parametrize(("reach", "said"), [(0.0499, True), (0.0501, False)])
+@pytest.mark.parametrize("beyond", [0.05, 1 / 1.05 - 1])
+def test_what_the_fewer_runs_of_a_backtest_explain_says_nothing_of_the_interval(
+    reach: float, said: bool, beyond: float
+) -> None:
+    found = findings.outlook(plan(), backtest(relative_error=1 / (1 + beyond) - 1, reach=reach))
+    assert ("interval_short" in codes(found)) == said
+    for check in found:
+        if check.code == "interval_short":
+            assert check.message.endswith(" and further off than the 5.0 % that its fewer runs explain")
