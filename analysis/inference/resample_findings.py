@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.estimation import observations
+from analysis.estimation import observations, ties
 from analysis.inference import error_draws, nested_errors, resampling
 from analysis.inference.intervals import METHODS
 from analysis.inference.schemes import SCHEMES
+from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import Check
 from analysis.values.findings import finding
@@ -26,6 +27,8 @@ WILD, MOST_WILD = 5.0, 0.25
 LEAST_NOISE = 1e-4
 """Runs that follow the law to this, in logs, have no noise to be compared to."""
 FEWEST_JUDGED = 10
+LIKELY = 0.5
+"""Fewer repeats than this are expected to have one loss by chance where losses of one setting are called copies."""
 
 
 def between_df(fit: InferredLaw) -> float:
@@ -115,6 +118,36 @@ def _repeats(fit: InferredLaw) -> list[Check]:
     return [finding("few_repeats", text, "repeat more settings, or cluster=auto")]
 
 
+def _copies(fit: InferredLaw) -> list[Check]:
+    """Return that some repeats of a setting have one loss to the last digit, where digits are too many for chance."""
+    if fit.plan.by != "seeds" or fit.interval != "bootstrap":
+        return []
+    order = np.lexsort((fit.observed, fit.cells))
+    cell, value = fit.cells[order], fit.observed[order]
+    beside = cell[1:] == cell[:-1]
+    gaps = np.diff(value)[beside] / value[1:][beside]
+    copied, apart = gaps <= ties.EQUAL, gaps[gaps > ties.EQUAL]
+    if not copied.any() or not len(apart):
+        return []
+    by_chance = len(gaps) * printed(fit.observed) / float(np.median(apart))
+    if by_chance > LIKELY:
+        return []
+    text = (
+        f"{numbers.counted(int(copied.sum()), 'row')} of {fit.nobs} repeat the {fit.form.target} of another seed of "
+        "their setting to the last digit"
+    )
+    advice = "they are copies, which say nothing of what seeds do, and intervals are too short: leave them out"
+    return [finding("copied_seeds", text, advice)]
+
+
+def printed(values: Array) -> float:
+    """Return the last digit to which values (n,) are written, as a share of the smallest."""
+    for digits in range(12):
+        if np.allclose(values, np.round(values, digits), rtol=1e-12, atol=0.0):
+            return float(10.0**-digits / values.min())
+    return ties.EQUAL
+
+
 def _undefined(fit: InferredLaw) -> list[Check]:
     shares = {name: share for name, share in fit.undefined.items() if share > MANY_UNDEFINED}
     if not shares:
@@ -142,4 +175,4 @@ def _biased(fit: InferredLaw) -> list[Check]:
     return [finding("biased_resamples", text, advice)]
 
 
-OF_RESAMPLES = (_groups, _wild, _repeats, _undefined, _biased)
+OF_RESAMPLES = (_groups, _wild, _repeats, _copies, _undefined, _biased)

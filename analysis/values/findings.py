@@ -74,6 +74,7 @@ FINDINGS: Mapping[str, Finding] = {
     "few_clusters": Finding("rows are of fewer than 12 runs"),
     "shared_errors": Finding("intervals include a random effect of the size or run", "note"),
     "few_repeats": Finding("intervals from seeds rest on fewer than 8 repeats"),
+    "copied_seeds": Finding("repeats of a setting have one loss to the last digit"),
     "wild_rows": Finding("a few rows lie far from the law", "note"),
     "undefined_draws": Finding("some resamples have no value of a constant, or no minimum"),
     "biased_resamples": Finding("an estimate lies outside the interval of its own resamples"),

@@ -126,6 +126,22 @@ def test_laws_that_know_of_no_repeats_are_refused_repeated_tokens() -> None:
         fit_law(table.assign(unique_tokens=table["tokens"] / 8), resamples=0)
 
 
+def test_some_copies_among_the_repeats_are_said() -> None:
+    """Of losses with many digits; with three decimals two seeds may well have the same one."""
+    study = studies.isoflop(0, noise=0.002)
+    draws = np.random.default_rng(5)
+    again = study.assign(loss=study["loss"] * np.exp(0.002 * draws.normal(size=len(study))))
+    again.loc[:2, "loss"] = study["loss"][:3]
+    table = pd.concat((study, again), ignore_index=True)
+    for runs, said in ((table, True), (table.round({"loss": 3}), False), (table.drop(index=range(3)), False)):
+        fit = fit_law(runs, "frontier_no_floor", cluster="seeds", resamples=20, loss="squared")
+        found = [check.message for check in fit.check() if check.code == "copied_seeds"]
+        message = "3 rows of 40 repeat the loss of another seed of their setting to the last digit"
+        assert found == ([message] if said else [])
+    rows = fit_law(table, "frontier_no_floor", cluster="rows", resamples=20, loss="squared")
+    assert "copied_seeds" not in {check.code for check in rows.check()}
+
+
 def test_seeds_need_a_setting_that_was_run_twice() -> None:
     table = studies.isoflop(0, noise=0.002)
     with pytest.raises(ValueError, match="no setting was run twice"):
