@@ -70,6 +70,32 @@ def grounded(p: Problem, theta: Array) -> Array:
     return theta
 
 
+def levelled(p: Problem, theta: Array) -> Array:
+    """Return laws (R, p) in which a power of an input that never varies is a part of the floor, as large as the rest.
+
+    Such a power is as constant as a floor is, whatever its exponent: 0 is given, and halves of what both make up. These
+    are the constants nearest to zero, as they are searched. Constants that a constraint binds stay as they are.
+    """
+    form = p.form
+    if not isinstance(form, SumOfPowers):
+        return theta
+    still = [
+        pair
+        for pair, (_, parts) in zip(form.pairs, form.powers, strict=True)
+        if len(parts) == 1 and np.ptp(p.x[form.inputs.index(parts[0][0])]) <= SAME and held(p, pair[1], 0.0) is not None
+    ]
+    still = [(c, e) for c, e in still if sum(other == e for _, other in form.pairs) == 1]
+    if not still:
+        return theta
+    theta = theta.copy()
+    theta[:, [e for _, e in still]] = 0.0
+    floor = floor_of(form)
+    parts = [i for i in (floor, *(c for c, _ in still)) if i is not None and held(p, i, 0.0) is not None]
+    if len(parts) > 1:
+        theta[:, parts] = (np.logaddexp.reduce(theta[:, parts], axis=1) - np.log(len(parts)))[:, None]
+    return theta
+
+
 def _own(form: Form, number: int) -> bool:
     """Return whether a constant is searched as it is quoted, whatever the centres of the inputs."""
     matrix, offset = form.link(np.ones(len(form.inputs)))

@@ -232,7 +232,7 @@ def fit_many(
         minima = refined(on, _lowest(found), w, target)
         if (minima.gradient > LEVEL * on.loss.scale * on.y.size).any():
             minima = refined(on, polished(on, minima, w, target), w, target)
-        return lone(p, replace(minima, theta=bounds.grounded(p, minima.theta)), w, target)
+        return lone(p, replace(minima, theta=bounds.levelled(p, bounds.grounded(p, minima.theta))), w, target)
 
     on = decided(p)
     begins_at = _rivals(start, CONVERGED * on.loss.scale * on.y.size)

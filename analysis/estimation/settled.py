@@ -40,7 +40,17 @@ def settled(p: Problem, found: Minimum, starts: Array, search: Search) -> Minimu
     found = _walked(p, found)
     if found.gradient[chosen(found)] > _still(p):
         found = _walked(p, found, newton.LAST)
-    return _spiked(p, found, search)
+    return _levelled(p, _spiked(p, found, search))
+
+
+def _levelled(p: Problem, found: Minimum) -> Minimum:
+    """Return the minima with what an input that never varies leaves open told alike."""
+    theta = bounds.levelled(p, found.theta)
+    if theta is found.theta:
+        return found
+    value, gradient = evaluate(p, p.constraint.reduce(theta))
+    told = replace(found, theta=theta, value=value, gradient=np.abs(gradient).max(axis=1, initial=0.0))
+    return _put(found, np.arange(len(theta)), told, np.isfinite(value), p)
 
 
 def _laddered(p: Problem, found: Minimum, starts: Array, search: Search) -> Minimum:

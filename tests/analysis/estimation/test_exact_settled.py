@@ -184,3 +184,29 @@ def test_only_rows_of_about_one_ratio_are_searched_as_ladders() -> None:
         np.testing.assert_array_equal(held.expanded(held.constraint.reduce(start)), start)
     for other in (problem(studies.isoflop(3, noise=0.0)), problem(drawn(2), "chinchilla_tied")):
         assert ladders.terms(other) == () and ladders.steep(other, theta) == []
+
+
+@pytest.mark.parametrize(("still", "left"), [("tokens", ("A", "alpha")), ("params", ("B", "beta"))])
+def test_where_an_input_never_varies_its_term_is_as_large_as_the_floor(still: str, left: tuple[str, str]) -> None:
+    frame = studies.ladder(3, 15, 0.003)
+    frame[still] = 1e9
+    frame["loss"] = studies.loss((1.7, 400.0, 900.0, 0.34, 0.3), frame["params"], frame["tokens"])
+    frame["loss"] *= np.exp(0.003 * np.random.default_rng(2).normal(size=len(frame)))
+    fits = [
+        fit_law(t.reset_index(drop=True), resamples=20)
+        for t in (frame, *(frame.sample(frac=1.0, random_state=seed) for seed in range(3)))
+    ]
+    constant, exponent = {"A": ("B", "beta"), "B": ("A", "alpha")}[left[0]]
+    for fit in fits:
+        np.testing.assert_allclose(fit.params, fits[0].params, rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(fit.draws[["E", *left]], fits[0].draws[["E", *left]], rtol=1e-5)
+        assert fit.params[exponent] == 0.0 and fit.params["E"] == pytest.approx(fit.params[constant])
+        assert (fit.draws[exponent] == 0.0).all()
+        assert fit.flat is not None and fits[0].flat is not None and fit.flat.text == fits[0].flat.text
+        assert [check.message for check in fit.check()] == [check.message for check in fits[0].check()]
+    fixed = fit_law(frame, fix={"E": 1.0}, resamples=0)
+    assert fixed.params["E"] == pytest.approx(1.0)
+    assert fixed.fittedvalues == pytest.approx(fits[0].fittedvalues, rel=1e-6)
+    assert fixed.params[exponent] == 0.0
+    held = fit_law(frame, fix={exponent: 0.3}, resamples=0)
+    assert held.params[exponent] == pytest.approx(0.3)
