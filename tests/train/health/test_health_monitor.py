@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from train.health.loss_spikes import Action, Seen
+from train.health.loss_spikes import Action, Seen, Verdict
 from train.health.monitor import Judged, Monitor, remembered
 from train.health.nonfinite import Skipped
 from train.spec.config import OptimConfig, PrecisionConfig, RunConfig, SpikesConfig
@@ -135,3 +135,31 @@ def test_steps_that_are_taken_again_keep_the_measure_and_begin_to_count_anew() -
     assert (again.skipped, again.spikes) == (Skipped(), 0)
     assert again.state_dict()["seen"] == found.state_dict()["seen"]
     assert remembered({}) == {}
+
+
+class Heard:
+    """A recorder that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.said: list[str] = []
+
+    def event(self, *given: Any) -> None:
+        self.events.append(given)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.mark.parametrize(("nonfinite", "follows"), [("skip", "skipped"), ("stop", "the run ends")])
+def test_spikes_and_steps_that_are_not_finite_are_said(nonfinite: str, follows: str) -> None:
+    heard: Any = Heard()
+    found = monitor(nonfinite=nonfinite)
+    found.report(heard, 7, 700, Judged(Verdict(4.06, 1.5, True, 6), Action.GO_ON, False))
+    assert heard.events == [("spike", 7, 700, {"loss_z": 4.06, "grad_norm_z": 1.5, "spike_began": 6.0})]
+    assert heard.said == [
+        "step 7: loss spike since step 6 (loss 4.1, gradient norm 1.5 standard deviations up); docs/loss-spikes.md "
+        "says what to look at"
+    ]
+    found.report(heard, 8, 800, found.judge(8, NAN, 1.0))
+    assert heard.said[1:] == [f"step 8: loss or gradient norm is not finite: {follows}"] and len(heard.events) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,3 +27,10 @@ def test_a_row_of_one_token_stands_out_among_ordinary_ones() -> None:
     assert odd(rows) == []
     rows[7] = statistics(np.tile([1, 2], 100))
     assert odd(rows) == [7]
+
+
+@pytest.mark.parametrize(("entropy", "found"), [(1.989, []), (1.987, [4])])
+def test_rows_that_are_all_alike_have_room_for_six_thousandths(entropy: float, found: list[int]) -> None:
+    """Of a median of 2 that is 0.012."""
+    alike = replace(statistics(np.arange(8)), entropy=2.0)
+    assert odd([alike] * 4 + [replace(alike, entropy=entropy)] + [alike] * 4) == found

@@ -11,6 +11,7 @@ from train.spec import mup
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, OptimConfig, RunConfig
 from train.spec.counts import params
 from train.spec.from_mapping import read
+from train.spec.optimizers import algorithm_of
 from train.spec.resolve import resolve
 
 
@@ -134,3 +135,8 @@ def test_mup_table_at_four_times_the_width() -> None:
     assert mup.output_scale(model) == 0.25
     assert mup.query_scale(model) == 0.5  # scores: 0.5 / sqrt(64) = sqrt(16) / 64
     assert mup.head_std(model) == pytest.approx(1 / 8)
+
+
+def test_muon_has_the_learning_rate_of_the_rule() -> None:
+    assert algorithm_of("muon", "head") == "adamw"
+    assert resolve(made(optim={"name": "muon"})).optim.lr == resolve(made(optim={"name": "adamw"})).optim.lr

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as some
 
-from train.spec.yamlfile import dump, read_mapping
+from train.spec.yamlfile import dump, read_mapping, value_of
 
 
 @pytest.mark.parametrize("text", ["8474e0692244", "1e3", "-.5e+3", "123456789012", "0x1f", "1_000", "null", "yes", ""])
@@ -79,3 +79,9 @@ def _again(folder: Path, mapping: dict[str, Any]) -> dict[str, Any]:
     file = folder / "settings.yaml"
     file.write_text(dump(mapping), encoding="utf-8")
     return read_mapping(file)
+
+
+def test_the_value_of_an_assignment_is_yaml() -> None:
+    assert [value_of(text) for text in ("a.b=1e-3", "a=[1, b=2]", "a=", "a")] == [1e-3, [1, "b=2"], None, None]
+    with pytest.raises(ValueError, match=r"^a=\[1: the value is not YAML: "):
+        value_of("a=[1")

@@ -14,9 +14,9 @@ from train.spec.communication.data_parallel import units
 from train.spec.communication.experts import expert_parallel
 from train.spec.communication.fit import LinkFit, line
 from train.spec.communication.messages import ALL_REDUCE, SEND, Message
-from train.spec.communication.stages import micro_batches_of, stages
+from train.spec.communication.stages import Stage, micro_batches_of, recomputed, stages
 from train.spec.communication.step import step_messages
-from train.spec.config import PrecisionConfig, RunConfig
+from train.spec.config import MemoryConfig, PrecisionConfig, RunConfig
 from train.spec.mesh import axes
 
 STREAM = 2 * LENGTH * 256 * 2
@@ -167,3 +167,11 @@ def test_weights_that_are_gathered_in_fp8_find_their_largest_magnitudes_before()
         {one.size: one.count for one in found if one.of == "weights of block" and one.phase == "forward"}
     )
     assert gathered == {2 * (matrices + norms): 2 * 4, matrices + 2 * norms: 6 * 4}
+
+
+@pytest.mark.parametrize(("checkpointing", "count"), [("every", 3), ("full", 7), ("selective", 0), ("none", 0)])
+def test_blocks_that_run_forward_again(checkpointing: str, count: int) -> None:
+    """Of seven blocks, every third from the first: 0, 3 and 6."""
+    made = RunConfig(memory=MemoryConfig(checkpointing=checkpointing, every=3))
+    assert recomputed(made, Stage(0, 0, 7, first=True, last=True)) == count
+    assert recomputed(made, Stage(1, 1, 3, first=False, last=False)) == {"full": 2}.get(checkpointing, 0)

@@ -40,6 +40,12 @@ def test_one_rank_waits_for_nobody(collective: str) -> None:
     assert hierarchical(collective, 1e9, [Reach(1, NVLINK), Reach(1, NETWORK)]) == 0.0
 
 
+def test_a_send_takes_the_last_link_that_joins_several() -> None:
+    near, far = (seconds(SEND, 2, 1e9, link) for link in (NVLINK, NETWORK))
+    assert hierarchical(SEND, 1e9, [Reach(8, NVLINK), Reach(4, NETWORK)]) == far > near
+    assert hierarchical(SEND, 1e9, [Reach(8, NVLINK), Reach(1, NETWORK)]) == near
+
+
 def test_small_messages_take_the_tree_and_large_ones_the_ring() -> None:
     for size, faster in ((1e3, "tree"), (1e9, "ring")):
         best = seconds(ALL_REDUCE, 64, size, LINK)

@@ -27,7 +27,7 @@ from train.spec.config import (
 )
 from train.spec.counts import params
 from train.spec.mesh import Axes
-from train.spec.step_time import host, overlap, step_time
+from train.spec.step_time import host, overlap, recompute, step_time
 from train.spec.step_time.attention import Attention
 from train.spec.step_time.block import block_time, shape_of
 from train.spec.step_time.copies import copied
@@ -293,3 +293,28 @@ def test_blocks_of_two_kinds_add_up() -> None:
     mixed = replace(plain, model=replace(plain.model, window=1024, global_every=2))
     one, other = (step_time(made, Axes(), MANY) for made in (plain, mixed))
     assert other.parts == pytest.approx(one.parts)
+
+
+def test_parts_of_a_step_are_those_that_take_any_time() -> None:
+    found = step_time(config(), Axes(), MANY)
+    assert found.parts and all(seconds > 0.0 for seconds in found.parts.values())
+
+
+@pytest.mark.parametrize(
+    ("selective", "most", "kept"),
+    [
+        (8, 10, {"none": 8.0}),
+        (8, 9, {"none": 4.0, "selective": 4.0}),
+        (8, 6, {"selective": 4.0, "full": 4.0}),
+        (10, 7, {"none": 4.0, "full": 4.0}),  # it saves nothing
+        (4, 3, {"selective": 0.0, "full": 8.0}),
+    ],
+)
+def test_a_budget_keeps_as_much_as_fits(
+    selective: int, most: float, kept: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight blocks, whose step peaks at 10 bytes with all kept, and at 4 with all made again."""
+    peaks = {"none": 10, "selective": selective, "full": 4}
+    monkeypatch.setattr(recompute, "_peak", lambda one, *_: peaks[one.memory.checkpointing])
+    found = recompute._filled.__wrapped__(config(), Axes(), 0, blocks=8, sequences=1, most=most, device="cuda")
+    assert dict(found) == kept
