@@ -6,7 +6,8 @@
 A cell is SIZESxRUNSxCHECKPOINTS-SHARED-ERRORS: so many runs of each size, so many checkpoints of each run, the error
 that the runs of a size share [% of the loss], and how the errors of runs are distributed (normal, or heavy: Student's t
 of 3). Runs err by 0.4 %, their checkpoints by 0.05 % beside that, and all follow the law of
-`benchmarks.analysis_intervals`. The table is as there: the forecast is of the loss of three times the largest size.
+`benchmarks.analysis_intervals`. The table is as there, but findings that every study of a cell has do not count; the
+forecast is of the loss of three times the largest size.
 Needs numpy, scipy, pandas and statsmodels alone.
 """
 
@@ -37,6 +38,8 @@ LEAST, MOST, SHORT, LONG, FIRST = 5e7, 5e9, 5.0, 100.0, 0.3
 """Sizes, tokens per parameter of the runs, and the share of a run at which its first checkpoint is."""
 FARTHER, AIM_RATIO = 3.0, 100.0
 """The forecast: how many times the largest size, and its tokens per parameter."""
+GENERAL = {"few_sizes", "few_clusters", "shared_errors", "not_identified"}
+"""Findings that are no word on one study: all of its cell have few sizes or runs, or a constant has no interval."""
 KINDS, WAYS = ("normal", "heavy"), ("auto", "runs", "sizes", "none")
 
 
@@ -102,7 +105,7 @@ def one(task: tuple[Cell, int, int, str]) -> dict[str, Any]:
     begin = time.process_time()
     fit = fit_law(study(cell, seed), resamples=resamples, seed=seed, cluster=cluster)
     codes = frozenset(check.code for check in fit.check())
-    speaks = bool(codes & (SPEAKS["surface"] - {"not_identified"}))
+    speaks = bool(codes & (SPEAKS["surface"] - GENERAL))
     ends, found = fit.conf_int(), {**fit.params.to_dict(), **fit.derived.to_dict()}
     true = truths(1.0)
     lines = {
