@@ -262,8 +262,7 @@ class _Folding:
         for key in event["keys"]:
             if key in self.cancelled or (of is not None and self.current.get(key) != of):
                 continue
-            self._place(key, event)
-            if self.copy_of is None:
+            if self._take(key):
                 self.waiting[key] = self.wanted[key] = asked
 
     def intend(self, event: Event) -> None:
@@ -271,20 +270,22 @@ class _Folding:
         batch = replace(_batch(event), elsewhere=self.copy_of)
         self.batches[batch.name] = batch
         for key in batch.keys:
-            self._place(key, event)
-            if self.copy_of is None:
+            if self._take(key):
                 self.current[key] = batch.name
 
     def _other(self, event: Event) -> str | None:
         place = event.get("folder")
         return place if place in self.others else None
 
-    def _place(self, key: str, event: Event) -> None:
-        """Take a key from where it was: it waits, or is submitted, anew."""
-        for state in (self.current, self.waiting, self.refused, self.elsewhere):
-            state.pop(key, None)
-        if (place := self._other(event)) is not None:
-            self.elsewhere[key] = place
+    def _take(self, key: str) -> bool:
+        """Take a key from where it was, as it waits or is submitted anew; return whether that is here."""
+        self.current.pop(key, None)
+        self.waiting.pop(key, None)  # one that waits goes to the end of the queue
+        self.refused.pop(key, None)
+        self.elsewhere.pop(key, None)
+        if self.copy_of is not None:
+            self.elsewhere[key] = self.copy_of
+        return self.copy_of is None
 
     def confirm(self, event: Event) -> None:
         """A batch was submitted, or never will be: then its keys wait again, unless the scheduler refused for good."""
@@ -345,8 +346,7 @@ class _Folding:
 def read(folder: StudyFolder) -> Ledger:
     """Return the state of a study's ledger; the empty state where there is none yet."""
     events = read_events(folder.ledger)
-    places = {str(event["folder"]) for event in events if "folder" in event}
-    return fold(events, {place for place in places if origin.is_another(place, folder)})
+    return fold(events, origin.others({event.get("folder") for event in events}, folder))
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

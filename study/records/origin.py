@@ -7,9 +7,15 @@ reached by a link or another mount, is still the one that they were submitted in
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from study.storage.layout import StudyFolder
+
+
+def others(places: Iterable[str | None], folder: StudyFolder) -> set[str]:
+    """Return which of these places, as records name them, are other studies' folders (see :func:`is_another`)."""
+    return {place for place in places if place is not None and is_another(place, folder)}
 
 
 def is_another(place: str, folder: StudyFolder) -> bool:
