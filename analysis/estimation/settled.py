@@ -16,6 +16,8 @@ from analysis.estimation.optimizer import Array, Index, Mask, Minimum
 
 Search = Callable[[Problem, Array], Minimum]
 """A search for minima of a problem from starts (R, p)."""
+LEAST, CELLS = 20, 30_000_000
+"""Damped steps that are taken in any case, and rows x runs that all of them may look at."""
 STILL = 1e-10
 """A row whose gradient, over its largest possible one, is below this has been found to all its digits."""
 RIVAL = 0.02
@@ -111,6 +113,7 @@ def _walked(p: Problem, found: Minimum, rounds: int = newton.PATIENCE) -> Minimu
     rows = rows[found.gradient[rows] > _still(p)]
     if not len(rows):
         return found
+    rounds = min(rounds, max(LEAST, CELLS // (len(rows) * p.y.size)))
     z = p.constraint.reduce(found.theta[rows])
     begun = Minimum(z, found.value[rows], found.gradient[rows], found.metric[rows], found.rounds)
     ended = newton.descend(

@@ -13,6 +13,7 @@ from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
 from analysis.inference import distributions
 from analysis.inputs.dataset import Array, Index
+from analysis.laws.sum_of_powers import SumOfPowers
 from analysis.text import numbers
 from analysis.values.blocks import Identified
 
@@ -20,6 +21,8 @@ REACH = 14.0
 """How far, in nats, the log of a positive constant is followed: a factor of a million."""
 
 STEPS = 16
+MANY, FAR = 5_000, 100.0
+"""Of more rows than this nothing is fitted beyond values whose deviance is so many times the one that rejects."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -221,10 +224,14 @@ def _held(p: Problem, values: Mapping[str, Array]) -> Constraint:
 
 
 def _split(at: Mapping[str, Array], theta: Array, value: Array, best: Mapping[str, float]) -> dict[str, _Path]:
-    """Return each quantity's path of the rows that were solved for together."""
+    """Return each quantity's path of the rows that were solved for together, as far as they were."""
     ends = np.cumsum([len(values) for values in at.values()])[:-1]
     rows = zip(at.items(), np.split(theta, ends), np.split(value, ends), strict=True)
-    return {name: _Path(values, own, found, best[name]) for (name, values), own, found in rows}
+    return {
+        name: _Path(values[there], own[there], found[there], best[name])
+        for (name, values), own, found in rows
+        for there in [np.isfinite(found)]
+    }
 
 
 def _inner(counts: Sequence[int], middles: Sequence[int]) -> Index:
@@ -239,6 +246,8 @@ def _inner(counts: Sequence[int], middles: Sequence[int]) -> Index:
 
 def _followed(p: Problem, point: PointFit, held: Constraint, inner: Index) -> tuple[Array, Array]:
     """Return theta (R, p) and objective (R,): from the best fit, then again from each value's inner neighbour."""
+    if p.y.size > MANY and not _shares_inputs(p):
+        return _outwards(p, point, held, inner)
     found = multistart.solve(p, np.repeat(point.theta[None], len(inner), axis=0), held=held, tolerance=1e-7)
     theta, value = found.theta, found.value
     rows = np.arange(len(inner))
@@ -249,6 +258,31 @@ def _followed(p: Problem, point: PointFit, held: Constraint, inner: Index) -> tu
         rows = np.flatnonzero(np.isin(inner, rows[better]))  # of the others the neighbour is what it was
         if not len(rows):
             break
+    return theta, value
+
+
+def _shares_inputs(p: Problem) -> bool:
+    """Return whether several terms read one input: far out they may take each other's place, and fit as well again."""
+    powers = p.form.powers if isinstance(p.form, SumOfPowers) else ()
+    read = [column for _, parts in powers for column, _ in parts]
+    return len(set(read)) < len(read)
+
+
+def _outwards(p: Problem, point: PointFit, held: Constraint, inner: Index) -> tuple[Array, Array]:
+    """Return theta (R, p) and objective (R,) of very many runs: each from its inner neighbour, step by step.
+
+    Beyond a value that is rejected by far nothing is fitted, and the objective there is infinite: very many runs close
+    a profile within a few steps, and fits far from them take longest.
+    """
+    theta, value = np.repeat(point.theta[None], len(inner), axis=0), np.full(len(inner), np.inf)
+    cut, most = _cut(p, 0.05), p.loss.llf_of(point.objective, p.y.size)
+    rows = np.flatnonzero(inner[inner] == np.arange(len(inner)))  # a middle and its neighbour are each other's
+    left = np.ones(len(inner), dtype=bool)
+    while len(rows):
+        found = multistart.solve(p, theta[inner[rows]], held=held.take(rows), tolerance=1e-7)
+        theta[rows], value[rows], left[rows] = found.theta, found.value, False
+        near = np.array([_deviance(p, most, v) <= FAR * cut for v in value])
+        rows = np.flatnonzero(left & ~left[inner] & near[inner])
     return theta, value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +29,19 @@ KEYS = (
     Key("seed", "seed of the resamples", 0, commandline.whole),
     Key("out", "folder for compare.json (default: none is written)"),
 )  # fmt: skip
+LONG = 5_000
+"""More runs than this take long enough for lines that say how far it is."""
 COLUMNS = ("rank", "aicc", "delta_aicc", "weight", "aic", "bic", "k", "objective", "error", "warning")
 
 
-def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared", **given: Any) -> pd.DataFrame:
+def compare(
+    frame: pd.DataFrame,
+    forms: Sequence[str],
+    *,
+    loss: str = "squared",
+    tell: Callable[[str], None] | None = None,
+    **given: Any,
+) -> pd.DataFrame:
     """Return one row a law: rank, AICc, its lead and weight, AIC, BIC, constants, objective, held-out error, warning.
 
     Parameters
@@ -43,6 +52,8 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
         Laws by name (see `analysis.laws.registry.FORMS`), by paper or as text.
     loss : str
         Loss function on log residuals.
+    tell : callable, optional
+        Called, of more than 5,000 runs, with a line before each law is fitted and before they are judged.
     **given
         Further arguments of :func:`analysis.fit_law`.
 
@@ -61,14 +72,20 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
     from analysis.laws.registry import resolve
 
     rows = used(frame)
+    tell = tell if len(rows) > LONG else None
     fits, failed = [], {}
-    for name in dict.fromkeys(resolve(form, key="forms") for form in forms):
+    names = list(dict.fromkeys(resolve(form, key="forms") for form in forms))
+    for number, name in enumerate(names, 1):
+        if tell is not None:
+            tell(f"fitting law {number} of {len(names)} to {len(rows)} runs: {name}")
         try:
             fits.append(fit_law(rows, form=name, loss=loss, **given))
         except ValueError as error:
             failed[name] = str(error)
     if not fits:
         raise ValueError("; ".join(f"{name}: {why}" for name, why in failed.items()))
+    if tell is not None:
+        tell("judging them: which constants the runs identify, and the largest fifth of the runs from the others")
     table = side_by_side(fits)
     for name, why in failed.items():
         table.loc[name, "warning"] = f"not fitted: {why}"
@@ -123,7 +140,7 @@ def act(options: Mapping[str, Any]) -> int:
     frame = load.load(options)
     names = [part.strip() for part in options["forms"].split(",") if part.strip()]
     table = compare(
-        frame, names, loss=options["loss"], resamples=options["resamples"], seed=options["seed"]
+        frame, names, loss=options["loss"], tell=terminal.complain, resamples=options["resamples"], seed=options["seed"]
     )  # fmt: skip
     checks = at_rows.findings(frame, str(table.index[0]))
     for check in checks:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from analysis.approaches import valleys
-from analysis.estimation import fit_problem, objectives
-from analysis.inference import error_draws, intervals, resampling
+from analysis.estimation import fit_problem, multistart, objectives
+from analysis.inference import error_draws, intervals, profile_likelihood, resampling
 from analysis.inference.fit_law import fit_law
 from benchmarks import analysis_intervals
 from tests.analysis import studies
@@ -329,3 +329,36 @@ def test_more_budgets_do_not_move_a_public_exponent_between_disjoint_intervals()
             power = valleys.fit(rows, resamples=300, seed=0).block.exponents["params"]
             ends.append(power.exponent_interval or (np.nan, np.nan))
         assert max(low for low, _ in ends) < min(high for _, high in ends)
+
+
+@pytest.mark.parametrize("form", ["chinchilla", "kaplan_floor"])
+def test_profiles_of_very_many_runs_end_where_those_of_few_do(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many runs each value is fitted from the one before, and none far beyond the last accepted one."""
+    runs, own = studies.isoflop(1, noise=0.004), multistart.solve
+    ends: list[dict[str, Any]] = []
+    solved: list[int] = []
+
+    def counted(p: Any, starts: Any, **given: Any) -> Any:
+        solved[-1] += len(starts)
+        return own(p, starts, **given)
+
+    monkeypatch.setattr(multistart, "solve", counted)
+    for many in (5_000, 10):
+        monkeypatch.setattr(profile_likelihood, "MANY", many)
+        solved.append(0)
+        fit = fit_law(runs, form, loss="squared", resamples=0)
+        solved[-1] = 0
+        ends.append({name: (p.low, p.high, p.closed_low, p.closed_high) for name, p in fit.profiles.items()})
+    assert {name for name, end in ends[0].items() if end[2] and end[3]}
+    for name, end in ends[0].items():
+        np.testing.assert_allclose(ends[1][name][:2], end[:2], rtol=1e-6)
+        assert ends[1][name][2:] == end[2:]
+    assert solved[1] < 0.6 * solved[0]
+    assert all(np.isfinite(p.deviance).all() for p in fit.profiles.values())
+
+
+def test_terms_of_one_input_may_take_each_others_place() -> None:
+    problems = {name: fit_law(studies.isoflop(1, noise=0.004), name, resamples=0).problem for name in
+                ("chinchilla", "chinchilla_tied", "chinchilla_interaction", "kaplan")}  # fmt: skip
+    found = {name: profile_likelihood._shares_inputs(p) for name, p in problems.items()}
+    assert [name for name, shares in found.items() if shares] == ["chinchilla_interaction"]

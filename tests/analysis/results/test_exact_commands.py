@@ -12,6 +12,7 @@ import pytest
 
 from analysis.inputs import frame
 from analysis.results import fit_keys, law_comparison
+from analysis.text import terminal
 from analysis.values.findings import finding
 
 ROOT = Path(__file__).parents[3]
@@ -138,6 +139,7 @@ def test_a_comparison_is_printed_and_written(
         assert law_comparison.main(["runs=t.csv", "forms=chinchilla, kaplan,,farseer", f"out={out}", "seed=5"]) == 0
     assert asked == {
         "loss": "squared", "resamples": 0, "seed": 5, "frame": "a frame", "names": ["chinchilla", "kaplan", "farseer"],
+        "tell": terminal.complain,
     }  # fmt: skip
     written = (out / "compare.json").read_text()
     assert capsys.readouterr().out.splitlines() == [str(mixed), *TEXT, f"wrote {out / 'compare.json'}"] * 2
@@ -151,6 +153,17 @@ def test_a_comparison_is_printed_and_written(
     assert law_comparison.main(["runs=t.csv"]) == 0 and asked["seed"] == 0
     assert asked["names"] == law_comparison.DEFAULT.split(",")
     assert "wrote" not in capsys.readouterr().out
+
+
+def test_a_comparison_of_very_many_runs_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = frame.from_csv(ROOT / "docs" / "example-runs.csv")
+    told: list[str] = []
+    law_comparison.compare(runs, ["chinchilla", "kaplan"], resamples=0, tell=told.append)
+    assert told == [], "few runs take no time"
+    monkeypatch.setattr(law_comparison, "LONG", 24)
+    law_comparison.compare(runs, ["chinchilla", "kaplan"], resamples=0, tell=told.append)
+    assert told[:2] == ["fitting law 1 of 2 to 25 runs: chinchilla", "fitting law 2 of 2 to 25 runs: kaplan"]
+    assert told[2].startswith("judging them") and len(told) == 3
 
 
 def test_the_laws_are_listed_with_what_they_read(capsys: pytest.CaptureFixture[str]) -> None:
