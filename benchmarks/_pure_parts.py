@@ -100,7 +100,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "estimation/bounds", "estimation/constraints", "estimation/exchange", "estimation/fit_problem",
         "estimation/ladders", "estimation/levels", "estimation/multistart", "estimation/newton",
         "estimation/objectives", "estimation/observations", "estimation/optimizer", "estimation/settled",
-        "estimation/ties", "inference/akaike",
+        "estimation/ties", "inference/akaike", "inference/budget_drift",
         "inference/covariance", "inference/coverage", "inference/distributions", "inference/error_draws",
         "inference/estimate", "inference/findings", "inference/fit_law", "inference/flat", "inference/identifiability",
         "inference/inferred_law", "inference/intervals", "inference/law_result", "inference/nested_errors",

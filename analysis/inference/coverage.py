@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import fit_problem, multistart, objectives, observations
-from analysis.inference import covariance, distributions, resampling
+from analysis.inference import budget_drift, covariance, distributions, error_draws, resampling
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import named
@@ -99,6 +99,8 @@ def _interval(
     from analysis.inference.fit_law import resampled
 
     how = resampling.choose(data.size, data.run_numbers, "auto" if method == "default" else method)
+    if method == "default":
+        how = budget_drift.allowing(how, error_draws.Around(p, point, observations.order(data, p.form)), data)
     theta = resampled(p, point, data, how, resamples=resamples, seed=seed)
     draws = _quantity(p.form, p.form.natural(theta, p.centres), quantity)
     estimate = float(_quantity(p.form, point.constants[None], quantity)[0])

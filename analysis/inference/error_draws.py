@@ -152,13 +152,21 @@ def followed(slopes: Array) -> Array:
 
 def parts(around: Around, groups: Index) -> Parts:
     """Return what the residuals say of errors shared within groups (n,), numbered from 0 without gaps, in `order`."""
-    residual, basis = tamed(around.residual, groups), followed(around.slopes)
-    count = np.bincount(groups).astype(float)
+    return split(around.slopes, tamed(around.residual, groups), groups, np.ones(len(groups)))
+
+
+def split(slopes: Array, residual: Array, groups: Index, weight: Array) -> Parts:
+    """Return what residuals (n,) say of a part that is a number of each group's times the `weight` (n,) of a row.
+
+    `slopes` (n, q) are the law's by its constants, which follow some of it. Groups whose weights are all 0 say nothing.
+    """
+    basis, count = followed(slopes), np.bincount(groups, weight**2)
     sums = np.zeros((len(count), basis.shape[1]))
-    np.add.at(sums, groups, basis)
-    left = np.diag(count) - sums @ sums.T  # Z' M Z, with M the projection on what a fit leaves and Z the groups
-    means = left / count[:, None]
-    between = float((np.bincount(groups, residual) ** 2 / count).sum())
+    np.add.at(sums, groups, basis * weight[:, None])
+    left = np.diag(count) - sums @ sums.T  # Z' M Z, with M the projection on what a fit leaves and Z the weights
+    known = np.maximum(count, 1e-300)
+    means = left / known[:, None]
+    between = float((np.bincount(groups, weight * residual) ** 2 / known).sum())
     whole, trace, square = len(groups) - basis.shape[1], float(np.trace(means)), float(np.trace(means @ means))
     shared_u, own = float(np.trace(means @ left)), whole - trace
     return Parts(
@@ -181,14 +189,18 @@ def tamed(residual: Array, groups: Index) -> Array:
 
     Runs that went badly hardly move a fit by a robust loss: they are not to pass for what their whole group shares.
     """
-    whole = FAR * 1.4826 * float(np.median(np.abs(residual - np.median(residual))))
-    residual = np.clip(
-        residual, np.median(residual) - whole, np.median(residual) + whole
-    )  # groups of two have no median
+    residual = clipped(residual)  # groups of two have no median
     middle = middles(residual, groups)
     away = np.abs(residual - middle)
     most = FAR * 1.4826 * float(np.median(away[away > 0])) if (away > 0).any() else 0.0
     return np.asarray(middle + np.clip(residual - middle, -most, most))
+
+
+def clipped(residual: Array) -> Array:
+    """Return residuals (n,) with those far from all moved to FAR robust deviations from their median."""
+    middle = float(np.median(residual))
+    most = FAR * 1.4826 * float(np.median(np.abs(residual - middle)))
+    return np.clip(residual, middle - most, middle + most)
 
 
 def shared(around: Around, groups: Index, resamples: int) -> Array:

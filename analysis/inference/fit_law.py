@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from analysis.estimation import fit_problem, multistart, objectives, observations
-from analysis.inference import error_draws, nested_errors, refusals, resampling
+from analysis.inference import budget_drift, error_draws, nested_errors, refusals, resampling
 from analysis.inference.intervals import METHODS
 from analysis.inference.law_result import LawFit
 from analysis.inputs.dataset import Array, Index, Rows
@@ -134,6 +134,8 @@ def fit_law(
     asked = Uncertainty(interval, cluster, resamples, seed, confidence, workers)
     point = multistart.fit_point(p, starts)
     how = asked.plan(data, law)
+    if resamples and cluster == "auto":
+        how = budget_drift.allowing(how, error_draws.Around(p, point, observations.order(data, law)), data)
     thetas = resampled(p, point, data, how, resamples=resamples, seed=seed, workers=workers)
     held = {**(fix or {}), **(tie or {})}
     return LawFit(law, data, p, point, how, thetas, asked.method, confidence, seed, dict(kinds or {}), held)
@@ -159,7 +161,9 @@ def resampled(
     around = error_draws.Around(p, point, observations.order(data, p.form), seed, workers)
     size, run = (observations.by_first(numbers[around.order]) for numbers in (data.size, data.run_numbers))
     if how.by == "residuals":
-        return around.solved(around.targets(_residual_errors(around, how, size, run, resamples)))
+        errors = _residual_errors(around, how, size, run, resamples)
+        drift = budget_drift.find(around, data) if how.drift else None
+        return around.solved(around.targets(errors if drift is None else budget_drift.added(errors, drift, around)))
     if how.by == "seeds":
         cells = observations.cells(data, p.form)[around.order]
         return around.solved(around.targets(error_draws.repeats(around, cells, resamples)))

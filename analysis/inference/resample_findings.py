@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.estimation import observations, ties
-from analysis.inference import error_draws, nested_errors, resampling
+from analysis.inference import budget_drift, error_draws, nested_errors, resampling
 from analysis.inference.intervals import METHODS
 from analysis.inference.schemes import SCHEMES
 from analysis.inputs.dataset import Array
@@ -29,6 +29,8 @@ LEAST_NOISE = 1e-4
 FEWEST_JUDGED = 10
 LIKELY = 0.5
 """Fewer repeats than this are expected to have one loss by chance where losses of one setting are called copies."""
+LEAST_CHANCE = 1e-3
+"""Probabilities below it are not told apart."""
 
 
 def between_df(fit: InferredLaw) -> float:
@@ -47,6 +49,12 @@ def nested_df(fit: InferredLaw) -> tuple[float, float]:
         return 0.0, 0.0
     *sizes, runs = (float(df) for df in found.df[:-1])
     return (sizes[0] if sizes else 0.0), runs
+
+
+def drift_of(fit: InferredLaw) -> budget_drift.Drift | None:
+    """Return how best sizes drift over the budgets of the fit's rows; None where these do not form budgets."""
+    around = error_draws.Around(fit.problem, fit.point, observations.order(fit.data, fit.form))
+    return budget_drift.find(around, fit.data)
 
 
 def _groups(fit: InferredLaw) -> list[Check]:
@@ -88,6 +96,27 @@ def _shared(fit: InferredLaw, name: str, what: str, df: float, of_runs: float) -
         text += f", and one of the run, with {of_runs:.0f}"
     advice = f"if there is no such effect, they are wider than necessary; more {name} narrow them"
     return [finding("shared_errors", text, advice)]
+
+
+def _drift(fit: InferredLaw) -> list[Check]:
+    """Return that best sizes drift from budget to budget, and whether the intervals allow for it."""
+    found = drift_of(fit)
+    if found is None or found.chance > budget_drift.RARE:
+        return []
+    chance = (
+        numbers.percent(found.chance) if found.chance >= LEAST_CHANCE else f"less than {numbers.percent(LEAST_CHANCE)}"
+    )
+    text = (
+        f"the residuals of {numbers.counted(found.count, 'budget')} show best sizes that differ from the law's by "
+        f"{numbers.factor(float(np.exp(found.spread)))} (one standard deviation); independent errors would show as "
+        f"much in {chance} of studies"
+    )
+    advice = "look for tuning or schedules that change with the budget; "
+    if fit.interval == "bootstrap" and fit.plan.drift:
+        advice += "intervals allow for it"
+    else:
+        advice += "these intervals do not allow for it: use resamples=1000 with cluster=auto"
+    return [finding("budget_drift", text, advice)]
 
 
 def _wild(fit: InferredLaw) -> list[Check]:
@@ -175,4 +204,4 @@ def _biased(fit: InferredLaw) -> list[Check]:
     return [finding("biased_resamples", text, advice)]
 
 
-OF_RESAMPLES = (_groups, _wild, _repeats, _copies, _undefined, _biased)
+OF_RESAMPLES = (_groups, _drift, _wild, _repeats, _copies, _undefined, _biased)

@@ -5,6 +5,7 @@ Draws depend on the seed alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,13 +38,15 @@ class Plan:
     """How uncertainty is resampled: by "sizes", "runs", "rows", "seeds" or "residuals"; `text` says it in fit.json.
 
     `shared` names the groups ("sizes" or "runs", else "") whose rows share a part of the residuals that are drawn.
-    `within` is "runs" where rows of one run share another part, within those groups.
+    `within` is "runs" where rows of one run share another part, within those groups. With `drift` the best size of each
+    FLOP budget is shifted as well.
     """
 
     by: str
     text: str
     shared: str = ""
     within: str = ""
+    drift: bool = False
 
 
 def plan(rows: Rows) -> Plan:
@@ -58,26 +61,44 @@ def choose(size: Index, run: Index, by: str = "auto") -> Plan:
     would give intervals that are too short. Many groups are drawn as wholes. With few, whole resamples would not hold
     a fit at all: then the design stays, and the errors that groups share and those of the rows are drawn anew.
     """
-    rows, sizes, runs = len(size), len(np.unique(size)), len(np.unique(run))
-    counts = {"sizes": sizes, "runs": runs, "rows": rows}
-    units = {name: numbers.counted(counts.get(name, rows), scheme.unit) for name, scheme in SCHEMES.items()}
-    texts = {name: scheme.text.format(units[name]) for name, scheme in SCHEMES.items()}
+    counts = _counts(size, run)
     if by != "auto":
-        if by not in texts:
-            raise ValueError(f"cluster={by!r} is not known; use auto, {', '.join(texts)}")
+        if by not in SCHEMES:
+            raise ValueError(f"cluster={by!r} is not known; use auto, {', '.join(SCHEMES)}")
         if by in counts and counts[by] < FEWEST_CLUSTERS:
             raise ValueError(
                 f"cluster={by}: there are {numbers.counted(counts[by], by[:-1])}, and at least {FEWEST_CLUSTERS} are "
                 "needed to resample whole ones; use cluster=auto, which draws a random effect for each"
             )
-        return Plan(by, texts[by])
+        return Plan(by, _text(by, counts))
     name, within = _grouping(size, run)
-    if not name:
-        return Plan("runs", texts["runs"]) if rows >= MANY_RUNS else Plan("residuals", texts["residuals"])
-    if counts[name] >= MANY_CLUSTERS:
-        return Plan(name, texts[name])
-    text = f"residual bootstrap of {units['rows']}, with a random effect for each of {units[name]}"
-    return Plan("residuals", f"{text} and of {units[within]}" if within else text, name, within)
+    if not name and len(size) >= MANY_RUNS:
+        return Plan("runs", _text("runs", counts))
+    if name and counts[name] >= MANY_CLUSTERS:
+        return Plan(name, _text(name, counts))
+    return residuals(size, run, name, within)
+
+
+def residuals(size: Index, run: Index, shared: str = "", within: str = "") -> Plan:
+    """Return the plan that draws errors around the fit, with a part that each group `shared`, and `within`, shares."""
+    counts = _counts(size, run)
+    if not shared:
+        return Plan("residuals", _text("residuals", counts))
+    text = f"residual bootstrap of {_units('rows', counts)}, with a random effect for each of {_units(shared, counts)}"
+    return Plan("residuals", f"{text} and of {_units(within, counts)}" if within else text, shared, within)
+
+
+def _counts(size: Index, run: Index) -> dict[str, int]:
+    return {"sizes": len(np.unique(size)), "runs": len(np.unique(run)), "rows": len(size)}
+
+
+def _units(name: str, counts: Mapping[str, int]) -> str:
+    """Return how many units a scheme draws, in words."""
+    return numbers.counted(counts.get(name, counts["rows"]), SCHEMES[name].unit)
+
+
+def _text(name: str, counts: Mapping[str, int]) -> str:
+    return SCHEMES[name].text.format(_units(name, counts))
 
 
 def _grouping(size: Index, run: Index) -> tuple[str, str]:

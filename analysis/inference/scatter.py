@@ -133,7 +133,9 @@ def beyond(found: Scatter) -> list[Check]:
     text = (
         f"best sizes lie {np.sqrt(found.square / found.expected):.2g} times as far from their power law as the runs' "
     )
-    advice = "tuning, schedules or sizes drift over budgets: only the intervals of the exponents allow for it"
+    advice = (
+        "tuning, schedules or sizes drift over budgets: the intervals of exponents allow for it, a minimum's do not"
+    )
     return [finding("valley_scatter", f"{text}noise lets them", advice)]
 
 

@@ -73,6 +73,7 @@ FINDINGS: Mapping[str, Finding] = {
     "few_sizes": Finding("rows are of fewer than 12 sizes", of_runs=True),
     "few_clusters": Finding("rows are of fewer than 12 runs"),
     "shared_errors": Finding("intervals include a random effect of the size or run", "note"),
+    "budget_drift": Finding("best sizes drift from budget to budget by more than noise explains"),
     "few_repeats": Finding("intervals from seeds rest on fewer than 8 repeats"),
     "copied_seeds": Finding("repeats of a setting have one loss to the last digit"),
     "wild_rows": Finding("a few rows lie far from the law", "note"),

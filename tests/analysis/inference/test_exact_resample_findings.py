@@ -16,6 +16,11 @@ from analysis.values.blocks import Check, Identified
 BARE, SHARED, SEEDS = Plan("residuals", ""), Plan("residuals", "", "sizes"), Plan("seeds", "")
 
 
+@pytest.fixture(autouse=True)
+def _no_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample_findings, "drift_of", lambda _: None)
+
+
 def fit(**changed: Any) -> Any:
     """Return what findings read of a fit of 24 rows of as many models, without noise to speak of."""
     rows = changed.pop("rows", 24)
@@ -169,6 +174,29 @@ def test_what_groups_share_is_known_where_the_constants_leave_some_of_it(
 
 def residuals(count: int, size: float, rows: int = 24, shift: float = 0.0) -> Any:
     return shift + np.where(np.arange(rows) < count, size, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("chance", "changed", "share", "ending"),
+    [
+        (0.05, {"plan": Plan("residuals", "", drift=True)}, "5.0 %", "intervals allow for it"),
+        (0.002, {}, "0.20 %", "these intervals do not allow for it: use resamples=1000 with cluster=auto"),
+        (1e-9, {"plan": Plan("residuals", "", drift=True), "interval": "sandwich"}, "less than 0.10 %",
+         "these intervals do not allow for it: use resamples=1000 with cluster=auto"),
+        (0.0501, {}, "", ""),
+    ],
+)  # fmt: skip
+def test_best_sizes_that_drift(
+    monkeypatch: pytest.MonkeyPatch, chance: float, changed: dict[str, Any], share: str, ending: str
+) -> None:
+    drift = SimpleNamespace(count=4, chance=chance, spread=np.log(1.2))
+    monkeypatch.setattr(resample_findings, "drift_of", lambda _: drift)
+    message = (
+        "the residuals of 4 budgets show best sizes that differ from the law's by 1.2× (one standard deviation); "
+        f"independent errors would show as much in {share} of studies"
+    )
+    advice = f"look for tuning or schedules that change with the budget; {ending}"
+    assert words(said(**changed)) == ([("budget_drift", "warning", message, advice)] if share else [])
 
 
 @pytest.mark.parametrize(

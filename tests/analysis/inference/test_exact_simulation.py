@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from analysis.estimation import fit_problem, multistart, objectives, observations
-from analysis.inference import covariance, fit_law, resampling
+from analysis.inference import budget_drift, covariance, error_draws, fit_law, resampling
 from analysis.inference import coverage as simulation
 from analysis.inference.coverage import Errors, coverage
 from analysis.inputs.dataset import Rows
@@ -82,6 +82,9 @@ def test_an_interval_by_resamples(method: str, by: str) -> None:
     p, point, data = problem()
     found = simulation._interval(p, point, data, method=method, quantity="alpha", resamples=30, confidence=0.8, seed=7)
     how = resampling.choose(data.size, data.run_numbers, by)
+    if by == "auto":
+        how = budget_drift.allowing(how, error_draws.Around(p, point, observations.order(data, SURFACE)), data)
+        assert how.drift, "as fit_law would choose"
     draws = SURFACE.natural(fit_law.resampled(p, point, data, how, resamples=30, seed=7), p.centres)[:, 3]
     assert found == resampling.interval(draws, float(point.constants[3]), 0.8)
     none = simulation._interval(p, point, data, method=method, quantity="alpha", resamples=1, confidence=0.8, seed=7)
