@@ -65,10 +65,10 @@ class Powers:
         terms, seen = every[:, some], y[some]
         loss = np.exp(seen)
         on = np.broadcast_to(loss, terms.shape[:2])
-        alive = np.ones((len(terms), 3))
         found = np.zeros((len(terms), 3))
         for _ in range(FEW_ROUNDS if quick else ROUNDS):
             weights = 1.0 / (on * np.maximum(np.abs(loss - on), LEAST_RESIDUAL * on))
+            alive = np.ones((len(terms), 3))
             found = _solved(terms, weights, loss, alive)
             while (found < 0.0).any():
                 alive = alive * (found >= 0.0)

@@ -147,25 +147,30 @@ def _high(loss: Array, unit: str) -> Mask:
 
 def _units(rows: Rows, unit: str, families: tuple[Quadratic, Powers]) -> tuple[list[Check], Array]:
     """Return findings about rows in another unit than the rest, and ln loss (n,) in one unit."""
+    plain = np.log(rows.loss)
     high = _high(rows.loss, unit)
-    y = np.log(np.where(high, np.log(np.maximum(rows.loss, 2.0)), rows.loss))
-    if unit == "nats per token":
-        others = _few_perplexities(rows, y, families)
+    ways = _in_two_units(rows, plain, families)
+    if not ways or (high & ~ways[0]).any():  # a high loss in bits is no perplexity
+        y = np.log(np.where(high, np.log(np.maximum(rows.loss, 2.0)), rows.loss))
+        others = _few_perplexities(rows, y, families) if unit == "nats per token" else high
         found = _perplexities(rows, unit, others)
         if found:
             return found, np.where(others, np.log(np.maximum(y, 0.1)), y)
+    if not ways:
+        return [], plain
+    found = [_either(rows, ways)] if len(ways) > 1 else [_bits(rows, ways[0])]
+    return found, plain - np.where(ways[0], BITS, 0.0)
+
+
+def _in_two_units(rows: Rows, y: Array, families: tuple[Quadratic, Powers]) -> list[Mask]:
+    """Return the rows in bits (n,) beside nats, by ln loss (n,); several answers where the rows do not tell."""
     ways = [split.other for split in two_units.parted(rows, y, np.full(len(y), BITS), families)]
-    if not ways:
-        places = np.log(np.stack((rows.params, rows.tokens), axis=1))
-        few = (_in_bits(left, score, places, y) for left, score in _fits(y, families))
-        ways = [mask for mask in few if mask is not None][:1]
-        ways = [_leaned(mask, y, families) for mask in ways]
-    if not ways:
-        return [], y
-    mask = ways[0]
-    if len(ways) > 1:
-        return [_either(rows, ways)], y - np.where(mask, BITS, 0.0)
-    return [_bits(rows, mask)], y - np.where(mask, BITS, 0.0)
+    if ways:
+        return ways
+    places = np.log(np.stack((rows.params, rows.tokens), axis=1))
+    few = (_in_bits(left, score, places, y) for left, score in _fits(y, families))
+    found = next((mask for mask in few if mask is not None), None)
+    return [] if found is None else [_leaned(found, y, families)]
 
 
 def _leaned(mask: Mask, y: Array, families: Sequence[Curve]) -> Mask:

@@ -22,7 +22,7 @@ AS_GOOD = 1.5
 """A way to part rows that leaves at most so many times what the best one leaves is another answer."""
 ASTRAY, HALF = 0.1, 0.5
 """At most this share of all rows, and this one of the rows in either unit, is far from both."""
-ALTERNATIONS = 30
+ALTERNATIONS, ROUNDS = 30, 5
 SHARES = (0.5, 0.35, 0.65, 0.2, 0.8)
 
 
@@ -70,7 +70,7 @@ def _splits(curve: Curve, rows: Rows, y: Array, shift: Array) -> list[Split]:
             other = _other(y - curve.through(y - shift * mask, quick=True), shift)
             if (other == mask).all():
                 held = _held(curve, mask, y, shift)
-                if held is not None:
+                if held is not None and held.left <= ends.get(held.other.tobytes(), held).left:
                     ends[held.other.tobytes()] = held
                 break
             mask = other
@@ -87,8 +87,11 @@ def _held(curve: Curve, mask: Mask, y: Array, shift: Array) -> Split | None:
 
     Rows far from either unit are runs that went wrong: few, and far fewer than the rows in one unit.
     """
-    left = y - curve.through(y - shift * mask)
-    mask = _other(left, shift)
+    for _ in range(ROUNDS):
+        left = y - curve.through(y - shift * mask)
+        before, mask = mask, _other(left, shift)
+        if (mask == before).all():
+            break
     left = left - shift * mask
     near = np.abs(left) < NEAR
     fewer = min((near & mask).sum(), (near & ~mask).sum())

@@ -78,6 +78,36 @@ def test_perplexities_above_and_below_the_losses_of_guessing_are_named_together(
     assert named([found], "perplexity") == {f"r{i}" for i in rows}
 
 
+def test_high_losses_in_bits_are_no_perplexities() -> None:
+    table = made("ladder", 49, 0.01, 0)
+    table["loss"] = table["loss"] * 9.5 / table["loss"].max()
+    bits = list(range(0, 49, 4))
+    mixed = table.copy()
+    mixed.loc[bits, "loss"] *= np.exp(BITS)
+    assert mixed["loss"].max() > suspects.MOST_NATS
+    (found,) = suspects.findings(studies.as_rows(mixed), "nats per token")
+    assert found.code == "mixed_units" and "13 losses are 1.44 times the others (r0 13.7" in found.message
+
+
+def test_what_is_left_is_of_the_rows_as_they_are_parted_in_the_end() -> None:
+    """A first guess bends the curve: what it left made two rows in bits look like one answer of several."""
+    rows = studies.as_rows(made("isoflop", 25, 0.008, 0))
+    y, shift = np.log(rows.loss), np.full(25, BITS)
+    bits = np.isin(np.arange(25), [9, 10])
+    y[bits] += BITS
+    powers = smooth.curves(rows)[1]
+    best = two_units._held(powers, bits, y, shift)
+    assert best is not None
+    some = 0
+    for seed in range(40):
+        guess = bits | (np.random.default_rng(seed).permutation(25) < 9)
+        held = two_units._held(powers, guess, y, shift)
+        if held is not None and (held.other == bits).all():
+            some += 1
+            assert held.left == pytest.approx(best.left, rel=1e-6)
+    assert some >= 5
+
+
 def test_runs_that_went_wrong_are_outliers_and_no_perplexities() -> None:
     table = made("isoflop", 25, 0.01, 0)
     mixed = table.copy()
