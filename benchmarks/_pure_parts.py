@@ -89,7 +89,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/study/search/test_search_curves.py", "tests/analysis/inputs/test_exact_records.py",
     ),
     **{f"analysis/{name}.py": ANALYSIS for name in (
-        "approaches/comparison", "approaches/compute_optimal", "approaches/cost", "approaches/curves",
+        "approaches/chance", "approaches/comparison", "approaches/compute_optimal", "approaches/cost",
+        "approaches/curves",
         "approaches/drawn_envelope", "approaches/envelope", "approaches/frontier", "approaches/frontier_path",
         "approaches/isoflop", "approaches/loss_laws", "approaches/optimum", "approaches/parabola",
         "approaches/parametric", "approaches/power_laws", "approaches/settings", "approaches/surface",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.approaches import valley_findings
+from analysis.approaches import chance, valley_findings
 from analysis.approaches.parabola import Parabola, noise_of, parabola, status_of, swept, vertex
 from analysis.approaches.power_laws import exp_interval, power_law
 from analysis.approaches.valley_options import Choices
@@ -95,7 +95,7 @@ def fit(rows: Rows, *, resamples: int, seed: int, choices: Choices = DEFAULT) ->
 
 
 def _shared(rows: Rows) -> list[Index]:
-    """Return the numbers of the rows of every budget that has two or more.
+    """Return the numbers of the rows of every budget that has two or more, and not by chance.
 
     Repeats of a size lie in the order of their values: a file's order changes nothing that is drawn for them.
     """
@@ -103,7 +103,7 @@ def _shared(rows: Rows) -> list[Index]:
     size = np.unique(np.stack((rows.budget, rows.params)), axis=1, return_inverse=True)[1].ravel()[order]
     order[np.argsort(size, kind="stable")] = order[np.lexsort((rows.tokens[order], rows.loss[order], size))]
     ends = np.cumsum(counts)
-    return [order[ends[g] - counts[g] : ends[g]] for g in np.flatnonzero(counts >= 2)]
+    return [order[ends[g] - counts[g] : ends[g]] for g in np.flatnonzero((counts >= 2) & ~chance.budgets(rows))]
 
 
 def _draws(parabolas: Sequence[Parabola], minima: Sequence[Parabola], resamples: int, seed: int) -> tuple[Array, Array]:
