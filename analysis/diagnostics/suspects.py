@@ -211,11 +211,12 @@ def _few_perplexities(rows: Rows, y: Array, families: tuple[Quadratic, Powers]) 
     shift = np.where((y > 0.1) & (rows.loss <= MOST_NATS), y - inner, 0.0)
     far = (score > SCORES) & (left > LEAST_SURPLUS)
     spread = float(np.median(np.abs(left))) * 1.4826
-    mask = far & (np.abs(inner - y + left) < min(NEAR, max(SCORES * spread, LEAST)))
-    if mask.sum() >= FEWEST_PERPLEXITIES and mask.sum() > (far & ~mask).sum():
-        return np.asarray(mask)
     ways = two_units.parted(rows, y, shift, families) if np.ptp(y) > LEAST_SURPLUS_OF_ALL else []
-    return ways[0].other if len(ways) == 1 else np.zeros(len(y), dtype=bool)
+    if len(ways) == 1 and ways[0].other.sum() >= FEWEST_PERPLEXITIES:
+        return ways[0].other
+    mask = far & (np.abs(inner - y + left) < min(NEAR, max(SCORES * spread, LEAST)))
+    several = mask.sum() >= FEWEST_PERPLEXITIES and mask.sum() > (far & ~mask).sum()
+    return np.asarray(mask & several)
 
 
 def _outliers(rows: Rows, y: Array, families: tuple[Quadratic, Powers]) -> list[Check]:

@@ -56,3 +56,16 @@ def test_rows_in_bits_are_named_whatever_they_go_by_and_others_never(
         both = "do not tell" in found[0].message
         assert named(found, "mixed_units") == (every if both else wrong), name
         assert both == (mask.sum() >= len(mask) / 3), name
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_of_a_third_of_the_rows_are_named_as_perplexities(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those nearest to the first curve alone were named."""
+    monkeypatch.setattr(numbers, "listed", ", ".join)
+    table = made(("isoflop", "ladder", "random")[seed % 3], (30, 64, 110)[seed // 2], (0.003, 0.02)[seed % 2], 3 * seed)
+    table["loss"] = table["loss"] * 2.5 / table["loss"].max()
+    wrong = np.random.default_rng(seed).permutation(len(table)) < len(table) / 3
+    mixed = table.assign(loss=np.where(wrong, np.exp(table["loss"]), table["loss"]))
+    (found,) = suspects.findings(studies.as_rows(mixed), "nats per token")
+    assert found.code == "perplexity"
+    assert named([found], "perplexity") == {f"r{i}" for i in np.flatnonzero(wrong)}
