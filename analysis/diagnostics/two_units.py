@@ -22,6 +22,8 @@ AS_GOOD = 1.5
 """A way to part rows that leaves at most so many times what the best one leaves is another answer."""
 ASTRAY, HALF = 0.1, 0.5
 """At most this share of all rows, and this one of the rows in either unit, is far from both."""
+SPREADS = 5.0
+"""A row within so many robust standard deviations of its curve is on it, however far that is."""
 ALTERNATIONS, ROUNDS = 30, 5
 SHARES = (0.5, 0.35, 0.65, 0.2, 0.8)
 
@@ -97,7 +99,8 @@ def _held(curve: Curve, mask: Mask, y: Array, shift: Array) -> Split | None:
     fewer = min((near & mask).sum(), (near & ~mask).sum())
     if (~near).sum() > min(ASTRAY * len(y), HALF * fewer) or not fewer:
         return None
-    return Split(mask & near, float(np.abs(left).mean()))
+    beside = max(NEAR, SPREADS * 1.4826 * float(np.median(np.abs(left))))
+    return Split(mask & (np.abs(left) < beside), float(np.abs(left).mean()))
 
 
 def _starts(rows: Rows, left: Array) -> Iterator[Mask]:
