@@ -22,10 +22,13 @@ SEEN = 0.2
 """Drift is allowed for where independent errors would show as much with this probability or less.
 
 Always allowing for it makes intervals of studies of four budgets that have none twice as wide as need be; asking for
-0.05 leaves those of studies that have it too short (benchmarks/results/analysis_intervals.txt).
+RARE leaves those of studies that have it too short (benchmarks/results/analysis_intervals.txt).
 """
 RARE = 0.05
-"""Drift that independent errors would show with this probability or less is a finding."""
+"""Drift that independent errors would show with this probability or less is a finding.
+
+Studies of so many runs or sizes that these are drawn as wholes need no more to see the drift that there is.
+"""
 FEWEST_BUDGETS, FEWEST_SIZES = 3, 3
 LEAST_SHARE = 2 / 3
 """Where fewer of the rows belong to budgets than this share, a few runs cost as much as others by chance."""
@@ -93,7 +96,7 @@ def allowing(how: resampling.Plan, around: Around, data: Rows) -> resampling.Pla
     """
     single = len(np.unique(data.run_numbers)) == len(data)
     found = find(around, data) if single else None
-    if found is None or found.chance > SEEN:
+    if found is None or found.chance > (SEEN if how.by == "residuals" else RARE):
         return how
     shared = "sizes" if "sizes" in (how.by, how.shared) else ""
     base = resampling.residuals(data.size, data.run_numbers, shared)

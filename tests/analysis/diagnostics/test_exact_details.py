@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.diagnostics import at_rows, backtest, exponent, findings, suspects
+from analysis.diagnostics import at_rows, backtest, exponent, findings, suspects, two_units
 from analysis.estimation import fit_problem, objectives
 from analysis.inference import covariance
 from analysis.inputs.dataset import rows
@@ -91,11 +91,11 @@ def test_a_value_beyond_its_interval_has_six_decimals_at_most() -> None:
 def test_a_row_in_bits_lies_apart_from_its_neighbours_too() -> None:
     places = np.stack((np.arange(30.0), np.arange(30.0)), axis=1)
     left = np.zeros(30)
-    left[15] = suspects.BITS
+    left[15] = two_units.BITS
     found = suspects._in_bits(left, suspects._scored(left)[1], places, 1.0 + left)
     assert found is not None and np.flatnonzero(found).tolist() == [15]
     left[10:21] = 0.15
-    left[15] = suspects.BITS
+    left[15] = two_units.BITS
     assert suspects._in_bits(left, suspects._scored(left)[1], places, 1.0 + left) is None, (
         "those beside it are high too"
     )

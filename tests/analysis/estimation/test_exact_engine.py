@@ -545,7 +545,7 @@ def shared(monkeypatch: pytest.MonkeyPatch, value: Any, gradient: Any, loss: Los
     monkeypatch.setattr(multistart, "solve", lambda p, starts: minimum(value, gradient=gradient))
     monkeypatch.setattr(multistart, "polished", lambda p, found: found)
     monkeypatch.setattr(multistart, "refined", lambda p, found: found)
-    monkeypatch.setattr(multistart.settled, "settled", lambda p, found, starts, search: found)
+    monkeypatch.setattr(settled, "settled", lambda p, found, starts, search: found)
     monkeypatch.setattr(multistart, "lone", lambda p, found: found)
     x = np.array([-1.0, 0.0, 1.0, 2.0])
     return multistart.fit_point(line(x, x, loss or Huber(0.02)))

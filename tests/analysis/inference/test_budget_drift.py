@@ -144,6 +144,19 @@ def test_a_default_plan_shifts_the_budgets_that_drift(design: str, runs: int, by
     assert ("a random effect for each of" in found.text) is bool(found.shared)
 
 
+@pytest.mark.parametrize(
+    ("by", "chance", "drift"),
+    [("residuals", 0.2, True), ("residuals", 0.21, False), ("runs", 0.05, True), ("runs", 0.06, False),
+     ("sizes", 0.05, True), ("sizes", 0.06, False)],
+)  # fmt: skip
+def test_how_sure_it_has_to_be(monkeypatch: pytest.MonkeyPatch, by: str, chance: float, drift: bool) -> None:
+    data = study()
+    around, found = drift_of(data)
+    monkeypatch.setattr(budget_drift, "find", lambda *_: found)
+    monkeypatch.setattr(Drift, "chance", chance)
+    assert budget_drift.allowing(resampling.Plan(by, "as it was"), around, data).drift is drift
+
+
 def test_checkpoints_of_runs_keep_their_plan() -> None:
     data = study(50, "drift")
     once = replace(data, run=np.arange(len(data)) // 2)

@@ -46,16 +46,16 @@ def test_ctrl_c_as_the_command_ends_is_one_line(
 ) -> None:
     true, called = interrupts._finish, []
 
-    def pressed_at_first() -> None:
-        called.append(0)
+    def pressed_at_first(command: str) -> None:
+        called.append(command)
         if len(called) == 1:
             pressed()
-        true()
+        true(command)
 
     monkeypatch.setattr(interrupts, "_finish", pressed_at_first)
     assert guarded(lambda: 0, "tool") == INTERRUPTED
     assert capsys.readouterr() == ("", "tool: interrupted\n")
-    assert len(called) == 2, "from then on Ctrl-C ends the process"
+    assert called == ["tool", ""], "from then on Ctrl-C ends the process, and that it did is said once"
 
 
 def test_an_error_is_none_of_ctrl_c() -> None:
@@ -82,13 +82,22 @@ def test_what_has_said_that_it_was_interrupted_is_not_said_again(capsys: pytest.
     assert capsys.readouterr() == ("", "inner: interrupted\n")
 
 
-def test_once_help_is_printed_ctrl_c_ends_the_process() -> None:
-    def prints() -> int:
-        raise SystemExit(0)
-
-    with pytest.raises(SystemExit):
-        guarded(prints, "tool")
-    assert signal.getsignal(signal.SIGINT) is interrupts._leave
+def test_once_help_is_printed_ctrl_c_ends_the_process_with_one_line() -> None:
+    code = """if True:
+        import os, signal, time
+        from train.spec.interrupts import guarded
+        def prints():
+            print("usage: tool", flush=True)
+            raise SystemExit(0)
+        try:
+            guarded(prints, "tool")
+        except SystemExit:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+    """
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (INTERRUPTED, "usage: tool\n", "tool: interrupted\n")
 
 
 @pytest.mark.parametrize(("then", "code", "said"), [("return 0", 0, ""), ("raise", 130, "tool: interrupted\n")])
