@@ -121,11 +121,12 @@ def held(p: Problem, number: int, value: float) -> Problem | None:
 
 @dataclass(frozen=True)
 class Spike:
-    """A power that is there at the rows of one input alone: the number of its exponent, and the law (p,) to go on from.
+    """A power that is there at the rows of one input alone: numbers of its constants, and the law (p,) to go on from.
 
     All steeper ones are the same law.
     """
 
+    coefficient: int
     exponent: int
     theta: Array
 
@@ -152,5 +153,5 @@ def spikes(p: Problem, theta: Array) -> list[Spike]:
         least = float(np.sign(steep)) * STEEPEST / gap
         own = theta.copy()
         own[exponent], own[coefficient] = least, at + least * first
-        found.append(Spike(exponent, own))
+        found.append(Spike(coefficient, exponent, own))
     return found

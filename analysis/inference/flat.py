@@ -129,7 +129,6 @@ def _valley(p: Problem, point: PointFit, axis: Array, close: float = CLOSE) -> F
         return None
     limit = min(point.objective, float(value.min()))
     good = value <= limit + close * abs(limit) + _exact(p)
-    good[len(steps)] = True
     first, last = len(steps), len(steps)
     while first > 0 and good[first - 1]:
         first -= 1
@@ -203,7 +202,7 @@ def _endless(p: Problem, point: PointFit) -> Flat | None:
     """Return that a power which is there at the rows of one input alone may be steeper; None without such a power."""
     for spike in bounds.spikes(p, point.theta):
         slopes = p.form.jacobian(point.theta[None], p.x)[0]
-        coefficient = next(c for c, e in p.form.pairs if e == spike.exponent)  # type: ignore[attr-defined]
+        coefficient = spike.coefficient
         moved = float(slopes[:, coefficient].max())
         if moved <= MOVED or abs(spike.theta[spike.exponent]) > abs(point.theta[spike.exponent]) * (1.0 + 1e-6):
             continue

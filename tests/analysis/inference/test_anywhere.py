@@ -68,12 +68,14 @@ def differences(one: Any, two: Any, place: str = "") -> list[str]:
         return [line for name in names for line in differences(one.get(name), two.get(name), f"{place}/{name}")]
     if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
         if one and all(isinstance(v, float) for v in (*one, *two)):
-            gap, most = np.abs(np.subtract(one, two)).max(), max(np.abs(one).max(), np.abs(two).max())
-            return [f"{place}: {one} {two}"] if gap > 1e-6 * most else []
+            apart = [(a, b) for a, b in zip(one, two, strict=True) if not np.array_equal(a, b, equal_nan=True)]
+            gap = max((abs(a - b) for a, b in apart), default=0.0)
+            most = max(abs(v) for v in (*one, *two) if np.isfinite(v)) if gap else 0.0
+            return [] if gap <= 1e-6 * most else [f"{place}: {one} {two}"]
         pairs = enumerate(zip(one, two, strict=True))
         return [line for i, pair in pairs for line in differences(*pair, f"{place}/{i}")]
     if isinstance(one, float) and isinstance(two, float):
-        return [f"{place}: {one} {two}"] if abs(one - two) > 1e-6 * max(abs(one), abs(two)) else []
+        return [] if one == two or abs(one - two) <= 1e-6 * max(abs(one), abs(two)) else [f"{place}: {one} {two}"]
     return [] if one == two else [f"{place}: {one} {two}"]
 
 
