@@ -102,9 +102,7 @@ class _Law:
         columns = [rows.column(name) for name in self.form.inputs]
         target = rows.column(self.form.target)
         problem = fit_problem.problem(self.form, columns, target, self.loss, fix=self.fix, tie=self.tie)
-        matrix = problem.constraint.matrix
-        free = len(self.form.names) if matrix is None else matrix.shape[1]
-        return (problem, multistart.fit_point(problem)) if len(rows) > free else None
+        return (problem, multistart.fit_point(problem)) if len(rows) > problem.free else None
 
     def foreseen(self, train: Rows, test: Rows) -> tuple[Array, float | None] | None:
         """Return the target (n,) at the rows `test` of the law fitted to others, and how far it may be off.
@@ -120,8 +118,7 @@ class _Law:
 
         A share of the target: of what the constants are off by (delta method), and of the row's own noise.
         """
-        matrix = problem.constraint.matrix
-        df = problem.y.size - (len(point.theta) if matrix is None else matrix.shape[1])
+        df = problem.y.size - problem.free
         if df < 1:
             return None
         best = [ties.lowest(test.column(self.form.target), test.params)]

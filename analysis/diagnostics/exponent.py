@@ -73,9 +73,8 @@ def _wide(p: Problem, point: PointFit) -> str:
     steps = 1e-6 * np.maximum(1.0, np.abs(point.theta))
     upper, lower = (_of(p, point.theta + side * np.diag(steps)) for side in (1.0, -1.0))
     slope = (upper - lower) / (2.0 * steps)
-    free = len(slope) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
     spread = float(np.sqrt(max(float(slope @ covariance.delta(p, point) @ slope), 0.0)))
-    reach = spread * distributions.t_quantile(0.5 + CONFIDENCE / 2.0, max(p.y.size - free, 1))
+    reach = spread * distributions.t_quantile(0.5 + CONFIDENCE / 2.0, max(p.y.size - p.free, 1))
     verdict = identifiability.ratio((value - reach, value + reach), "a")
     return "" if verdict.identified else "its interval covers most of 0 to 1"
 

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.diagnostics.two_units import BITS, NEAR
+from analysis.diagnostics.two_units import BITS, LEAST_SURPLUS, NEAR
 from analysis.inputs.dataset import Array, Mask
 from analysis.text import numbers
 from analysis.values.blocks import Check
 from analysis.values.findings import finding
-
-LEAST_SURPLUS = 0.5
-"""Perplexities lie at least so far above what the law says, in ln."""
 
 
 def units(
@@ -44,7 +41,7 @@ def units(
 
 
 def _counted(mask: Mask) -> str:
-    return numbers.counted(int(mask.sum()), "loss") + (" are" if mask.sum() > 1 else " is")
+    return numbers.there_are(int(mask.sum()), "loss")
 
 
 def _named(keys: Sequence[str], observed: Array, mask: Mask) -> str:

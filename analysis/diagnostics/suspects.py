@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.diagnostics import two_units
 from analysis.diagnostics.smooth import FEWEST, Curve, Powers, Quadratic, curves
-from analysis.diagnostics.two_units import BITS, NEAR
+from analysis.diagnostics.two_units import BITS, LEAST_SURPLUS, NEAR
 from analysis.inputs.dataset import Array, Index, Mask, Rows
 from analysis.inputs.gaps import beyond_gap
 from analysis.text import numbers
@@ -40,8 +40,8 @@ WIDEST_GAP = 1000.0
 """Sizes (or tokens) of one study leave no gap as wide as this factor, or wider."""
 EITHER = 1.0 / 3.0
 """Where at least this share of the rows is in either of two units, the rows do not tell which one is meant."""
-LEAST_SURPLUS, LEAST_SURPLUS_OF_ALL, FEWEST_PERPLEXITIES = 0.5, 1.0, 2
-"""Perplexities lie at least so far above what they ought to be, in ln; one alone may be a run that went wrong."""
+LEAST_SURPLUS_OF_ALL, FEWEST_PERPLEXITIES = 1.0, 2
+"""Losses that hold perplexities spread at least so far, in ln; one alone may be a run that went wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ def _shares(rows: Rows) -> list[Check]:
     wrong[np.flatnonzero(low)] = np.log(rows.loss[low]) < bound
     if not wrong.any():
         return []
-    several = numbers.counted(int(wrong.sum()), "loss") + (" are" if wrong.sum() > 1 else " is")
+    several = numbers.there_are(int(wrong.sum()), "loss")
     text = f"{several} at most 1 and below half of what runs near by in size and tokens have ({_named(rows, wrong)}): "
     text += "they look like accuracies or error rates"
     return [finding("not_a_loss", text, "give the losses of these runs, or leave them out (where=)")]
@@ -184,7 +184,7 @@ def _bits(rows: Rows, mask: Mask) -> Check:
     """Return that the rows of `mask` are in bits where the others are in nats, naming the fewer, or both."""
     few = mask if mask.sum() <= 0.5 * len(rows) else ~mask
     ratio = "1.44" if few is mask else "0.69"
-    several = numbers.counted(int(few.sum()), "loss") + (" are" if few.sum() > 1 else " is")
+    several = numbers.there_are(int(few.sum()), "loss")
     text = f"{several} {ratio} times the others ({_named(rows, few)}): bits beside nats, by their size"
     if few.sum() >= EITHER * len(rows):
         text += f". Which of the two is meant these rows do not tell: the others are {_named(rows, ~few)}"

@@ -14,6 +14,8 @@ BITS = float(np.log(1.0 / np.log(2.0)))
 """ln of bits over nats: how far a loss in bits lies above the same in nats."""
 NEAR = 0.09
 """A ratio of units is seen to this in ln: sizes differ, and the curve is not exact."""
+LEAST_SURPLUS = 0.5
+"""Perplexities lie at least so far above what losses of such runs ought to be, in ln."""
 GATE = 0.02
 """Mean residual of one curve from which on two units are looked for."""
 LESS, FAR_LESS = 1.5, 4.0

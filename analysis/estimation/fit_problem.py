@@ -45,6 +45,12 @@ class Problem:
     plain: bool = False
     tie: float = 0.0
 
+    @property
+    def free(self) -> int:
+        """The number of constants that are fitted."""
+        matrix = self.constraint.matrix
+        return len(self.form.names) if matrix is None else int(matrix.shape[-1])
+
     def expanded(self, z: Array) -> Array:
         """Return theta (R, p) of the searched z (R, q)."""
         return self.constraint.expand(z)

@@ -40,8 +40,7 @@ class Around:
     @property
     def free(self) -> int:
         """The number of constants that were fitted."""
-        matrix = self.problem.constraint.matrix
-        return len(self.point.theta) if matrix is None else int(matrix.shape[1])
+        return self.problem.free
 
     @property
     def df(self) -> int:

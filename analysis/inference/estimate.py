@@ -74,8 +74,7 @@ class Estimate:
     @property
     def free(self) -> int:
         """The number of constants that were fitted."""
-        matrix = self.problem.constraint.matrix
-        return len(self.form.names) if matrix is None else int(matrix.shape[1])
+        return self.problem.free
 
     @property
     def held(self) -> frozenset[str]:

@@ -339,8 +339,7 @@ def _crossing(path: _Path, level: float, side: int) -> tuple[float, bool]:
 def _cut(p: Problem, alpha: float) -> float:
     """Return the deviance that rejects: n ln(1 + F/df), the likelihood ratio that belongs to the F test."""
     n = p.y.size
-    free = len(p.form.names) if p.constraint.matrix is None else p.constraint.matrix.shape[-1]
-    df = max(n - free, 1)
+    df = max(n - p.free, 1)
     return n * float(np.log1p(distributions.f_quantile(1.0 - alpha, 1, df) / df))
 
 

@@ -56,8 +56,7 @@ def refuse_alone(cells: Index, values: Array, target: str) -> None:
 
 def refuse_few(problem: Problem) -> None:
     """Raise ValueError where there are too few rows for the free constants, or none is free."""
-    law, matrix, rows = problem.form, problem.constraint.matrix, problem.y.size
-    free = len(law.names) if matrix is None else matrix.shape[1]
+    law, free, rows = problem.form, problem.free, problem.y.size
     if not free:
         raise ValueError(f"fix= and tie= hold every constant of {law.name} ({', '.join(law.names)}): leave one free")
     if rows < free + 1:

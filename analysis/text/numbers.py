@@ -82,6 +82,11 @@ def counted(value: int, noun: str) -> str:
     return f"{value} {noun}" if value == 1 else f"{value} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def there_are(value: int, noun: str) -> str:
+    """Return the same with its verb: 1 run is, 5 runs are."""
+    return f"{counted(value, noun)} {'is' if value == 1 else 'are'}"
+
+
 SHOWN = 8
 """Of more rows than this a sentence names the first."""
 

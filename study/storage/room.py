@@ -14,21 +14,26 @@ def is_full(folder: Path, least: int = LEAST_BYTES) -> bool:
 
     False where the file system does not say. Quotas of users are not looked at.
     """
-    try:
-        seen = os.statvfs(folder)
-    except OSError:
+    seen = _disk(folder)
+    if seen is None:
         return False
     takes_no_file = seen.f_files > 0 and seen.f_favail == 0
-    return seen.f_blocks > 0 and (seen.f_bavail * seen.f_frsize < least or takes_no_file)
+    return seen.f_bavail * seen.f_frsize < least or takes_no_file
 
 
 def free_bytes(folder: Path) -> int | None:
     """Return how many bytes are free on a folder's disk; None where the file system does not say."""
+    seen = _disk(folder)
+    return None if seen is None else seen.f_bavail * seen.f_frsize
+
+
+def _disk(folder: Path) -> os.statvfs_result | None:
+    """Return what the file system says of a folder's disk; None where it says nothing."""
     try:
         seen = os.statvfs(folder)
     except OSError:
         return None
-    return seen.f_bavail * seen.f_frsize if seen.f_blocks > 0 else None
+    return seen if seen.f_blocks > 0 else None
 
 
 def check_room(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from study.records import ledger
 from study.status.observer import observe
 from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
+from tests.study.support.stand_ins import slurm_commands
 from tests.study.support.studies import make_study
 
 
@@ -39,26 +39,11 @@ def test_what_was_done_to_each_kind_of_point(states: list[str], told: int, done:
     assert in_words(found) == words
 
 
-def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, queue: str) -> Path:
-    """Stand-ins for SLURM's commands; scancel writes down what it was told."""
-    folder.mkdir()
-    texts = {
-        "squeue": f"printf '{queue}'",
-        "sacct": "echo 'Slurm accounting storage is disabled' >&2; exit 1",
-        "scancel": f'echo "$@" >> {folder}/cancelled',
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
-        (folder / name).chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder / "cancelled"
-
-
 def test_points_that_wait_are_not_told_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, keys = make_study(tmp_path / "s", [1, 2, 3, 4])
-    told = slurm(tmp_path / "slurm", monkeypatch, "7|0|PENDING|Priority|s.w\\n7|1|RUNNING|None|s.w\\n")
+    told = slurm_commands(tmp_path / "slurm", monkeypatch, "7|0|PENDING|Priority|s.w\\n7|1|RUNNING|None|s.w\\n")
     first, second, third, _ = keys.values()
     ledger.append(study, "waiting", keys=[third], resources={}, code=None)
     ledger.append(study, "intent", name="s.w", executor="slurm", keys=[first, second], resources={}, code=None)
@@ -77,7 +62,7 @@ def test_a_job_of_anothers_name_is_left_alone_and_says_nothing_of_the_point(
     """The study was submitted on another cluster, which shares the file system and counts its jobs as this one does."""
     study, keys = make_study(tmp_path / "runs" / "s", [1, 2])
     here = "7|0|RUNNING|None|other.x\\n7|1|FAILED|NonZeroExitCode|other.x\\n"
-    told = slurm(tmp_path / "slurm", monkeypatch, here)
+    told = slurm_commands(tmp_path / "slurm", monkeypatch, here)
     ledger.append(study, "intent", name="s.w", executor="slurm", keys=list(keys.values()), resources={}, code=None)
     ledger.append(study, "submitted", name="s.w", job_id="7")
     assert main(["status", str(study.path), "--json"]) == 0
@@ -94,7 +79,7 @@ def test_a_job_of_anothers_name_is_left_alone_and_says_nothing_of_the_point(
 
 def test_two_clusters_of_one_study_may_count_their_jobs_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, keys = make_study(tmp_path / "s", [1, 2, 3])
-    told = slurm(tmp_path / "slurm", monkeypatch, "7|0|PENDING|None|s.b\\n7|1|PENDING|None|s.b\\n")
+    told = slurm_commands(tmp_path / "slurm", monkeypatch, "7|0|PENDING|None|s.b\\n7|1|PENDING|None|s.b\\n")
     for name, its in (("s.a", [keys[1]]), ("s.b", [keys[2], keys[3]])):
         ledger.append(study, "intent", name=name, executor="slurm", keys=its, resources={}, code=None)
         ledger.append(study, "submitted", name=name, job_id="7")
@@ -110,7 +95,7 @@ def test_nothing_is_cancelled_while_the_queue_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, keys = make_study(tmp_path / "s", [1])
-    told = slurm(tmp_path / "slurm", monkeypatch, "")
+    told = slurm_commands(tmp_path / "slurm", monkeypatch, "")
     (tmp_path / "slurm" / "squeue").write_text("#!/bin/bash\necho 'Unable to contact slurm controller' >&2; exit 1\n")
     ledger.append(study, "intent", name="s.w", executor="slurm", keys=list(keys.values()), resources={}, code=None)
     ledger.append(study, "submitted", name="s.w", job_id="7")

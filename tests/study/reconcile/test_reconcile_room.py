@@ -27,6 +27,7 @@ from study.storage.files import RunLock
 from study.storage.layout import StudyFolder
 from study.watch.follow import LocalRunner
 from tests.study.support.searches import begin_worker, make_search
+from tests.study.support.stand_ins import mounted
 from tests.study.support.studies import SLOW, environment, make_study, wait_until
 
 MB = 10**6
@@ -47,13 +48,8 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of its own with room for the checkpoints of one point of make_study, and not of two."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a file system")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with mounted(tmp_path / "disk", "20m") as disk:
+        yield disk
 
 
 def begun(study: StudyFolder, key: str) -> RunLock:

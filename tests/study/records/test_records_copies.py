@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +19,13 @@ from study.records import ledger, origin
 from study.records.settings import load_submission
 from study.status.observer import observe
 from study.storage.layout import StudyFolder
+from tests.study.support.stand_ins import slurm_commands
 from tests.study.support.studies import SLOW, begin, end_group, make_study, states, supervisor, wait_until
-
-
-def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, queue: str) -> Path:
-    """Stand-ins for SLURM's commands; scancel and sbatch write down what they were told."""
-    folder.mkdir()
-    texts = {
-        "squeue": f"printf '{queue}'",
-        "sacct": "echo 'Slurm accounting storage is disabled' >&2; exit 1",
-        "scancel": f'echo "$@" >> {folder}/told',
-        "sbatch": f'echo sbatch >> {folder}/told; echo "Submitted batch job 8"',
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
-        (folder / name).chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder / "told"
 
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return slurm(tmp_path / "slurm", monkeypatch, "7|0|RUNNING|None|s.w\\n7|1|PENDING|Priority|s.w\\n")
+    return slurm_commands(tmp_path / "slurm", monkeypatch, "7|0|RUNNING|None|s.w\\n7|1|PENDING|Priority|s.w\\n")
 
 
 @pytest.fixture
