@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,9 @@ def test_a_stop_signal_to_one_rank_stops_both_with_a_checkpoint(tmp_path: Path, 
     assert len(list((folder / "checkpoints").iterdir())) == 1
 
 
+# torch's store looks its peer's name up and says where the machine's name service does not answer, as without a network.
+NO_NAME_SERVICE = re.compile(r"^\[W.*\[c10d\] The hostname of the client socket cannot be retrieved\. err=-3\n", re.M)
+
 BIASED = {"experts": 4, "experts_per_token": 1, "router_bias_speed": 0.05, "balance_weight": 0.0}
 
 
@@ -101,7 +105,7 @@ def test_ranks_say_nothing_on_standard_error(
     for words in commands:
         for process in [start(config, *words, env=env) for env in environments(2)]:
             _, err = process.communicate(timeout=LIMIT_SECONDS)
-            assert (process.returncode, err) == (0, "")
+            assert (process.returncode, NO_NAME_SERVICE.sub("", err)) == (0, "")
 
 
 def test_the_environment_is_read_as_torchrun_sets_it() -> None:
