@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
@@ -19,6 +20,11 @@ EXPONENTS = (0.1, 0.17, 0.25, 0.35, 0.5, 0.7, 1.0)
 FEW_EXPONENTS = (0.2, 0.35, 0.6)
 LEAST_RESIDUAL = 1e-4
 ROUNDS, FEW_ROUNDS = 25, 4
+UPPER = ((0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2))
+"""Rows and columns of the upper triangle of a matrix (3, 3)."""
+FULL = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
+"""Where the entries of a symmetric matrix (3, 3) are in its upper triangle."""
+RIDGES = np.eye(3)
 
 
 class Curve(Protocol):
@@ -49,60 +55,82 @@ class Quadratic:
 
 
 @dataclass(frozen=True, eq=False)
-class Powers:
-    """E + A / N^alpha + B / D^beta with no negative term, at exponents of a grid: `terms` are (exponents, n, 3).
+class Terms:
+    """The terms of a sum of powers, 1, N^-alpha and D^-beta, of n rows at g pairs of exponents.
 
-    `rough` are those (fewer, n, 3) of fewer exponents.
+    `values` are (g, 3, n), and `products` (g, 6, n) those of two of them: of the first with all three, of the second
+    with the last two, and of the third with itself.
     """
 
-    terms: Array
-    rough: Array
+    values: Array
+    products: Array
+
+    @classmethod
+    def of(cls, n: Array, d: Array, exponents: Sequence[tuple[float, float]]) -> Terms:
+        """Return the terms of ln N and ln D (n,) at pairs of exponents."""
+        values = np.stack([np.stack((np.ones_like(n), np.exp(-a * n), np.exp(-b * d))) for a, b in exponents])
+        return cls(values, values[:, UPPER[0]] * values[:, UPPER[1]])
+
+    def at(self, some: Index) -> Terms:
+        """Return the terms of some rows."""
+        return self if len(some) == self.values.shape[2] else Terms(self.values[:, :, some], self.products[:, :, some])
+
+
+@dataclass(frozen=True, eq=False)
+class Powers:
+    """E + A / N^alpha + B / D^beta with no negative term, at pairs of exponents; `rough` is of fewer pairs."""
+
+    terms: Terms
+    rough: Terms
 
     def through(self, y: Array, quick: bool = False) -> Array:
         """Return ln loss (n,) on the curve of least absolute residuals from `y`; `quick` takes fewer rounds."""
         some = anywhere(len(y), FITTED_ROUGHLY if quick else FITTED_POWERS)
         every = self.rough if quick else self.terms
-        terms, seen = every[:, some], y[some]
+        terms, seen = every.at(some), y[some]
         loss = np.exp(seen)
-        on = np.broadcast_to(loss, terms.shape[:2])
-        found = np.zeros((len(terms), 3))
+        on = np.broadcast_to(loss, (len(terms.values), len(seen)))
+        found = np.zeros((len(terms.values), 3))
         for _ in range(FEW_ROUNDS if quick else ROUNDS):
-            weights = 1.0 / (on * np.maximum(np.abs(loss - on), LEAST_RESIDUAL * on))
-            alive = np.ones((len(terms), 3))
-            found = _solved(terms, weights, loss, alive)
-            while (found < 0.0).any():
-                alive = alive * (found >= 0.0)
-                found = _solved(terms, weights, loss, alive)
-            on = np.maximum((terms @ found[:, :, None])[:, :, 0], 1e-12)
+            found = _without_negative(terms, 1.0 / (on * np.maximum(np.abs(loss - on), LEAST_RESIDUAL * on)), loss)
+            on = np.maximum((found[:, None, :] @ terms.values)[:, 0], 1e-12)
         best = int(np.argmin(np.abs(seen - np.log(on)).mean(axis=1)))
-        return np.asarray(np.log(np.maximum(every[best] @ found[best], 1e-12)))
+        return np.asarray(np.log(np.maximum(found[best] @ every.values[best], 1e-12)))
 
 
-def _solved(terms: Array, weights: Array, loss: Array, alive: Array) -> Array:
-    """Return the weighted least squares' coefficients (exponents, 3), 0 for terms that are not alive."""
-    held = terms * alive[:, None, :]
-    weighted = (held * weights[:, :, None]).swapaxes(1, 2)
-    scale = np.einsum("gkn,gnk->gk", weighted, held) + (1.0 - alive)
-    gram = weighted @ held / np.sqrt(scale[:, :, None] * scale[:, None, :])
-    gram += np.eye(3) * (1e-9 + 1.0 - alive)[:, None, :]
-    right = (weighted @ loss) / np.sqrt(scale)
-    return np.asarray(np.linalg.solve(gram, right[:, :, None])[:, :, 0] / np.sqrt(scale) * alive)
+def _without_negative(terms: Terms, weights: Array, loss: Array) -> Array:
+    """Return the least squares' coefficients (g, 3) of `loss` (n,) by `weights` (g, n), none below 0.
+
+    Terms whose coefficient is negative are left out, until there are none.
+    """
+    gram = (terms.products @ weights[:, :, None])[:, FULL, 0]
+    right = (terms.values @ (weights * loss)[:, :, None])[:, :, 0]
+    alive = np.ones_like(right)
+    found = _solved(gram, right, alive)
+    while (found < 0.0).any():
+        alive = alive * (found >= 0.0)
+        found = _solved(gram, right, alive)
+    return found
+
+
+def _solved(gram: Array, right: Array, alive: Array) -> Array:
+    """Return what solves the normal equations (g, 3, 3) and (g, 3), with 0 for terms (g, 3) that are not alive."""
+    diagonal = gram[:, (0, 1, 2), (0, 1, 2)]
+    root = alive / np.sqrt(np.where(alive > 0.0, diagonal, 1.0))
+    scaled = gram * root[:, :, None] * root[:, None, :] + RIDGES * (1e-9 + 1.0 - alive)[:, None, :]
+    return np.asarray(np.linalg.solve(scaled, (right * root)[:, :, None])[:, :, 0] * root)
 
 
 def curves(rows: Rows) -> tuple[Quadratic, Powers]:
     """Return the families that the rows are held against."""
     n, d = (np.log(v) - np.log(v).mean() for v in (rows.params, rows.tokens))
     columns = [np.ones_like(n), n, d]
-    exponents: tuple[tuple[float, float], ...] = tuple((one, one) for one in FEW_EXPONENTS)
+    exponents: list[tuple[float, float]] = [(one, one) for one in FEW_EXPONENTS]
     rough = exponents
     if len(rows) >= 3 * FEWEST:
         columns += [n * n, d * d, n * d]
-        exponents, rough = tuple(product(EXPONENTS, EXPONENTS)), tuple(product(FEW_EXPONENTS, FEW_EXPONENTS))
-    terms, few = (
-        np.stack([np.stack((np.ones_like(n), np.exp(-alpha * n), np.exp(-beta * d)), axis=1) for alpha, beta in pairs])
-        for pairs in (exponents, rough)
-    )
-    return Quadratic(np.stack(columns, axis=1)), Powers(terms, few)
+        exponents, rough = list(product(EXPONENTS, EXPONENTS)), list(product(FEW_EXPONENTS, FEW_EXPONENTS))
+    return Quadratic(np.stack(columns, axis=1)), Powers(Terms.of(n, d, exponents), Terms.of(n, d, rough))
 
 
 def evenly(count: int, most: int) -> Index:

@@ -163,6 +163,20 @@ def test_rows_that_cannot_be_in_the_other_unit_stay() -> None:
     assert two_units._other(left, shift).tolist() == [True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("left", "most", "expected"),
+    [
+        ([0.05, -0.05, 0.05, -0.05], 0.025, True),
+        ([0.05, -0.05, 0.05, -0.05], 0.024, False),
+        ([0.0] * 7 + [0.09, -0.09, 0.09], 0.1, True),
+        ([0.0] * 6 + [0.09, -0.09, 0.09, 0.09], 0.1, False),
+        ([0.0] * 6 + [0.089, -0.09, 0.09, 0.09], 0.1, True),
+    ],
+)
+def test_a_rough_fit_says_which_ways_are_fitted_again(left: list[float], most: float, expected: bool) -> None:
+    assert two_units._may_hold(np.array(left), most) is expected
+
+
 def test_starts_part_the_rows_by_six_orders_and_by_their_places() -> None:
     rows = studies.as_rows(made("isoflop", 25, 0.003, 0))
     masks = list(two_units._starts(rows, np.arange(25.0)[::-1]))
