@@ -48,7 +48,7 @@ quick: .venv/ready-dev
 	$(BIN)/python -m pytest -m quick --numprocesses 2 --dist worksteal
 
 # KERNEL:THREADS; what the tests compare with is the same under all of them, the published anchors included.
-BLAS_KERNELS ?= Haswell:1 Prescott:2 Zen:1
+BLAS_KERNELS ?= Haswell:1 Prescott:2 Zen:1 $(shell grep -qs avx512f /proc/cpuinfo && echo SkylakeX:2)
 
 kernels: .venv/ready-dev
 	@for setting in $(BLAS_KERNELS); do echo "== $$setting"; \

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.estimation import bounds, ladders, newton, ties
+from analysis.estimation import bounds, ladders, level_ground, newton, ties
 from analysis.estimation.fit_problem import Problem, curvature, evaluate, hessian
 from analysis.estimation.optimizer import Array, Index, Mask, Minimum
 
@@ -42,7 +42,19 @@ def settled(p: Problem, found: Minimum, starts: Array, search: Search) -> Minimu
     found = _walked(p, found)
     if found.gradient[chosen(found)] > _still(p):
         found = _walked(p, found, newton.LAST)
-    return _levelled(p, _spiked(p, found, search))
+    return _levelled(p, _nearest_to_zero(p, _spiked(p, found, search)))
+
+
+def _nearest_to_zero(p: Problem, found: Minimum) -> Minimum:
+    """Return the minima with the one that is chosen moved to the constants nearest to zero that are as good."""
+    row = np.array([chosen(found)])
+    theta = level_ground.nearest_to_zero(p, found.theta[row[0]])[None]
+    if (theta == found.theta[row]).all():
+        return found
+    value, gradient = evaluate(p, p.constraint.reduce(theta))
+    steepest = np.abs(gradient).max(axis=1, initial=0.0)
+    told = Minimum(theta, value, steepest, found.metric[row], found.rounds)
+    return _put(found, row, told, np.isfinite(value), p)
 
 
 def _levelled(p: Problem, found: Minimum) -> Minimum:

@@ -26,6 +26,8 @@ SINGULAR, CLOSE = 1e-9, 1e-6
 """Below this share of the largest a curvature is none, and laws are followed while the objective stays this close."""
 STOPPED = 1e-4
 """The same for where searches stopped that did not come to a minimum."""
+NEAREST = "the one of the constants nearest to zero, as they are searched,"
+"""Which of equal laws is given where least squares do not tell them apart."""
 NAMED = 0.02
 """Components of the direction that are smaller are left out of the words."""
 
@@ -82,7 +84,7 @@ def _around(p: Problem, point: PointFit) -> Flat | None:
         return None
     bend, axes, reach = _axes(p, z)
     if bend[0] < SINGULAR * bend[-1]:
-        return _valley(p, point, axes[0]) or _other(p, point)
+        return _valley(p, point, axes[0], given=NEAREST) or _other(p, point)
     rays = np.concatenate((axes, -axes))
     rays *= (MOVED / np.maximum(np.abs(rays * reach).max(axis=1), 1e-300))[:, None]
     level = _level(p, point)
@@ -115,7 +117,7 @@ def _axes(p: Problem, z: Array) -> tuple[Array, Array, Array]:
     return values, axes, reach
 
 
-def _valley(p: Problem, point: PointFit, axis: Array, close: float = CLOSE) -> Flat | None:
+def _valley(p: Problem, point: PointFit, axis: Array, close: float = CLOSE, given: str = Flat.given) -> Flat | None:
     """Return the ends of a valley without slope: its leading constant is held at values, all else fitted anew."""
     leading = ties.lowest(-np.abs(axis))
     number = leading if p.constraint.matrix is None else p.constraint.free[leading]
@@ -135,7 +137,7 @@ def _valley(p: Problem, point: PointFit, axis: Array, close: float = CLOSE) -> F
     while last < len(at) - 1 and good[last + 1]:
         last += 1
     width = float(np.abs(theta[last] - theta[first])[number] * np.abs(axis[leading]) ** -1)
-    return _between(p, theta[first], theta[last], width) if width > MOVED else None
+    return _between(p, theta[first], theta[last], width, given) if width > MOVED else None
 
 
 def _level(p: Problem, point: PointFit) -> float:

@@ -46,6 +46,8 @@ def numbers(order: Order) -> dict[str, Any]:
     for seed in LADDERS:
         ladder = fit_law(order(studies.ladder(seed, 20 + 2 * seed, 0.003 + 0.001 * seed, 0.02)), resamples=0)
         found[f"ladder {seed}"] = of_law(ladder) | {"checks": [check.code for check in ladder.check()]}
+    for loss in ("huber", "squared"):
+        found[f"two numbers of tokens, {loss}"] = of_law(fit_law(order(at_two_tokens()), loss=loss, resamples=0))
     found["command"] = of_command(order)
     if studies.SHARED.exists():
         points = pd.read_csv(studies.SHARED / "chinchilla_epoch/runs.csv")
@@ -60,6 +62,14 @@ def doubled() -> pd.DataFrame:
     study = studies.isoflop(0, budgets=(1e17, 1e18, 1e19, 1e20), law=LAW)
     worse = study.assign(loss=study["loss"] * (1 + 0.01 * np.log(study["params"] / 1e7)))
     return pd.concat((worse, study), ignore_index=True)
+
+
+def at_two_tokens() -> pd.DataFrame:
+    """Return four sizes at two numbers of tokens: floor and tokens' term have a constant more than the rows tell."""
+    few = studies.isoflop(ratios=(10.0,), noise=0.003)
+    two = pd.concat([few.assign(tokens=1e8), few.assign(tokens=1e9)], ignore_index=True)
+    exact = studies.loss(studies.LAW, two["params"], two["tokens"])
+    return two.assign(loss=exact * (1 + 0.001 * np.sin(np.arange(len(two)))))
 
 
 def of_law(fit: LawFit, predictions: bool = False) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_a_stop_signal_to_one_rank_stops_both_with_a_checkpoint(tmp_path: Path, 
     assert len(list((folder / "checkpoints").iterdir())) == 1
 
 
-# torch's store looks its peer's name up and says where the machine's name service does not answer, as without a network.
+# torch's store looks its peer's name up, and says so where the machine's name service does not answer (no network).
 NO_NAME_SERVICE = re.compile(r"^\[W.*\[c10d\] The hostname of the client socket cannot be retrieved\. err=-3\n", re.M)
 
 BIASED = {"experts": 4, "experts_per_token": 1, "router_bias_speed": 0.05, "balance_weight": 0.0}
