@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from analysis.estimation.objectives import Huber
 from analysis.estimation.optimizer import Array, Minimum
 from analysis.inference import flat
 from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
 from analysis.laws.registry import FORMS
 from tests.analysis import studies
 
@@ -27,10 +29,15 @@ def drawn(seed: int, apart: float = 0.02) -> Any:
     return studies.ladder(seed, 20 + 2 * seed, 0.003 + 0.001 * seed, apart)
 
 
+@cache
+def fitted(seed: int, apart: float = 0.02) -> LawFit:
+    return fit_law(drawn(seed, apart), resamples=0)
+
+
 @pytest.mark.parametrize(("seed", "apart"), [(6, 0.02), (10, 0.02), (4, 0.02), (7, 0.02), (5, 0.0), (4, 0.0)])
 def test_a_ladder_has_one_law_in_any_order_of_its_rows(seed: int, apart: float) -> None:
-    frame = drawn(seed, apart)
-    fits = [fit_law(t, resamples=0) for t in (frame, frame.sample(frac=1.0, random_state=7).reset_index(drop=True))]
+    shuffled = drawn(seed, apart).sample(frac=1.0, random_state=7).reset_index(drop=True)
+    fits = [fitted(seed, apart), fit_law(shuffled, resamples=0)]
     for fit in fits:
         assert fit.optimizer.converged
     with np.errstate(invalid="ignore"):
@@ -40,14 +47,14 @@ def test_a_ladder_has_one_law_in_any_order_of_its_rows(seed: int, apart: float) 
 
 def test_no_start_finds_a_better_law_of_a_ladder() -> None:
     """The search from the grid alone ended 3 % above this: beside one term, another of the last run alone."""
-    fit = fit_law(drawn(4), resamples=0)
+    fit = fitted(4)
     p = fit_problem.decided(fit.problem)
     grid = multistart._searched(p, multistart.starts_of(p, 40))
     assert fit.objective <= multistart.lone(p, grid).value.min() * (1.0 + 1e-9)
 
 
 def test_a_floor_that_falls_to_nothing_is_told_alike_and_nothing_fits_better() -> None:
-    fit = fit_law(drawn(6), resamples=0)
+    fit = fitted(6)
     assert fit.params["E"] == pytest.approx(1e-12 * fit.observed.min(), rel=1e-9)
     assert {check.code for check in fit.check()} >= {"not_identified"}
     for floor in (1e-6, 1e-3, 0.1):
@@ -63,7 +70,7 @@ def test_resamples_whose_floor_falls_to_nothing_tell_it_alike() -> None:
 
 
 def test_a_power_of_the_last_run_alone_may_be_steeper_and_says_so() -> None:
-    fit = fit_law(drawn(10), resamples=0)
+    fit = fitted(10)
     (check,) = [check for check in fit.check() if check.code == "flat_optimum"]
     assert check.message == (
         "laws along (beta -1.00), from beta -626.0 downwards, fit the rows equally well; of these the least steep one "
@@ -78,7 +85,7 @@ def test_a_power_of_the_last_run_alone_may_be_steeper_and_says_so() -> None:
 
 
 def test_a_search_that_did_not_end_names_where_it_may_have_gone() -> None:
-    fit = fit_law(drawn(2), resamples=0)
+    fit = fitted(2)
     assert fit.flat is None
     open_end = replace(fit.point, evidence=replace(fit.optimizer, converged=False))
     own = fit.point.minima
