@@ -115,7 +115,7 @@ def _without_negative(terms: Terms, weights: Array, loss: Array) -> Array:
 
 def _solved(gram: Array, right: Array, alive: Array) -> Array:
     """Return what solves the normal equations (g, 3, 3) and (g, 3), with 0 for terms (g, 3) that are not alive."""
-    diagonal = gram[:, (0, 1, 2), (0, 1, 2)]
+    diagonal = np.einsum("gii->gi", gram)
     root = alive / np.sqrt(np.where(alive > 0.0, diagonal, 1.0))
     scaled = gram * root[:, :, None] * root[:, None, :] + RIDGES * (1e-9 + 1.0 - alive)[:, None, :]
     return np.asarray(np.linalg.solve(scaled, (right * root)[:, :, None])[:, :, 0] * root)

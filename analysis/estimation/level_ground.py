@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.estimation import bounds, newton, ties
-from analysis.estimation.fit_problem import Problem, curvature, evaluate, hessian
+from analysis.estimation.fit_problem import Problem, evaluate, hessian
 from analysis.estimation.optimizer import Array, Index, Minimum
 
 SINGULAR = 1e-9
@@ -62,7 +62,7 @@ def _slope(p: Problem, z: Array) -> Array:
 
 def _moved(p: Problem, z: Array, step: Array) -> Array | None:
     """Return constants (q,) as good as `z` and nearer to zero, a step or a part of it away; None without any."""
-    step = step * min(1.0, LONGEST / max(float(np.linalg.norm(step)), 1e-300))
+    step = step * min(1.0, LONGEST / float(np.linalg.norm(step)))
     best = float(evaluate(p, z[None])[0][0])
     for _ in range(HALVINGS):
         trial = _lowest(p, z + step)
@@ -79,7 +79,5 @@ def _lowest(p: Problem, z: Array) -> Array:
     def second(index: Index, point: Array) -> Array:
         return hessian(p, point)
 
-    value, gradient = evaluate(p, z[None])
-    steepest = np.abs(gradient).max(axis=1, initial=0.0)
-    begun = Minimum(z[None], value, steepest, curvature(p, z[None]), 0)
+    begun = Minimum(z[None], np.zeros(1), np.zeros(1), np.zeros((1, z.size, z.size)), 0)  # its theta alone is read
     return np.asarray(newton.refine(lambda index: lambda point: evaluate(p, point), second, begun).theta[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -177,6 +178,19 @@ def test_a_rough_fit_says_which_ways_are_fitted_again(left: list[float], most: f
     assert two_units._may_hold(np.array(left), most) is expected
 
 
+def test_where_losses_scatter_few_ways_are_fitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = studies.as_rows(made("isoflop", 40, 0.15, 1))
+    held, again = two_units._held, []
+
+    def counted(*given: Any) -> Any:
+        again.append(given)
+        return held(*given)
+
+    monkeypatch.setattr(two_units, "_held", counted)
+    assert split(rows, []) == []
+    assert len(again) <= 4, "of the dozens of ways at which rough fits end"
+
+
 def test_starts_part_the_rows_by_six_orders_and_by_their_places() -> None:
     rows = studies.as_rows(made("isoflop", 25, 0.003, 0))
     masks = list(two_units._starts(rows, np.arange(25.0)[::-1]))
@@ -184,6 +198,9 @@ def test_starts_part_the_rows_by_six_orders_and_by_their_places() -> None:
     assert all((one == ~other).all() for one, other in list(pairwise(masks[:60]))[::2])
     by_budget = {tuple(np.flatnonzero(mask).tolist()) for mask in masks[60:]}
     assert {(4, 9, 14, 19, 24), (0, 5, 10, 15, 20), (3, 8, 13, 18, 23), (1, 6, 11, 16, 21)} <= by_budget
+    assert {
+        tuple(i for i in range(25) if i % 5 in pair) for pair in ((0, 1), (3, 4), (2, 3, 4), (0, 1, 2))
+    } <= by_budget
 
 
 def test_places_are_counted_within_groups() -> None:

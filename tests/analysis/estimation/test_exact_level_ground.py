@@ -74,6 +74,9 @@ def test_constants_that_are_held_stay_and_the_rest_is_told_by_the_rows() -> None
     theta = multistart.fit_point(held).theta
     assert theta[4] == pytest.approx(0.3)
     assert (level_ground.nearest_to_zero(held, theta) == theta).all()
+    every = problem(Squared(), fix={"E": 1.0, "A": 50.0, "B": 6.0, "alpha": 0.3, "beta": 0.1})
+    law = every.expanded(np.zeros((1, 0)))[0]
+    assert (level_ground.nearest_to_zero(every, law) == law).all()
 
 
 def test_a_term_that_is_not_there_is_no_direction() -> None:
