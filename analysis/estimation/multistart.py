@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.estimation import bounds, exchange, levels, newton, settled
+from analysis.estimation import bounds, exchange, levels, newton, objectives, settled
 from analysis.estimation.constraints import Constraint
 from analysis.estimation.fit_problem import Problem, curvature, decided, evaluate, hessian
 from analysis.estimation.optimizer import ROUNDS, Array, Evaluate, Index, Minimum, minimise, resumed
@@ -143,7 +143,7 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     falls to 0 and an exponent that rises without an end are told as :mod:`analysis.estimation.bounds` says.
     """
     on = decided(p)
-    begun = starts_of(p, starts)
+    begun = _begun(p, starts)
     found = settled.settled(on, _searched(on, begun), begun, _searched)
     found = exchange.oriented(p, found)
     best = settled.chosen(found)
@@ -161,6 +161,14 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     )
     value, metric = float(found.value[best]), found.metric[best]
     return PointFit(found.theta[best], constants[best], value, metric, evidence, found)
+
+
+def _begun(p: Problem, starts: int) -> Array:
+    """Return the starts (R, p); of a loss with many minima, the lowest of which few starts find, Huber's law too."""
+    begun = starts_of(p, starts)
+    if not p.loss.redescending:
+        return begun
+    return np.concatenate((begun, fit_point(replace(p, loss=objectives.Huber()), starts).theta[None]))
 
 
 def _searched(p: Problem, starts: Array) -> Minimum:

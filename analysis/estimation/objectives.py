@@ -41,6 +41,10 @@ class Loss(Protocol):
     def straight(self) -> bool:
         """Whether it rises in straight lines: laws between rows that pull to both sides then have equal objectives."""
 
+    @property
+    def redescending(self) -> bool:
+        """Whether large residuals pull less than smaller ones: every set of rows that is left out is a minimum."""
+
     def bend(self, residual: Array, weights: Array | None) -> tuple[Array, Array | None]:
         """Return d (R, n) and k (R, n): the second derivatives by the residuals are diag(d) - k k' (None: no k)."""
 
@@ -53,6 +57,7 @@ class Elementwise:
 
     extra = 1
     straight = False
+    redescending = False
 
     def __call__(self, residual: Array) -> tuple[Array, Array]:
         """Return rho and its derivative."""
@@ -198,6 +203,7 @@ class StudentT:
     df: float = 3.0
     extra = 1
     straight = False
+    redescending = True
 
     @property
     def text(self) -> str:
