@@ -56,55 +56,54 @@ class Quadratic:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The terms of a sum of powers, 1, N^-alpha and D^-beta, of n rows at g pairs of exponents.
+    """The terms of a sum of powers, 1, N^-alpha and D^-beta, of n rows at g pairs of exponents: `values` (g, 3, n).
 
-    `values` are (g, 3, n), and `products` (g, 6, n) those of two of them: of the first with all three, of the second
-    with the last two, and of the third with itself.
+    The sum is fitted to m of the rows, `some` (m,): `fitted` (g, 3, m) are their terms and `products` (g, 6, m) those
+    of two of them, of the first with all three, of the second with the last two, and of the third with itself.
     """
 
     values: Array
+    some: Index
+    fitted: Array
     products: Array
 
     @classmethod
-    def of(cls, n: Array, d: Array, exponents: Sequence[tuple[float, float]]) -> Terms:
-        """Return the terms of ln N and ln D (n,) at pairs of exponents."""
+    def of(cls, n: Array, d: Array, exponents: Sequence[tuple[float, float]], most: int) -> Terms:
+        """Return the terms of ln N and ln D (n,) at pairs of exponents, to be fitted to at most so many rows."""
         values = np.stack([np.stack((np.ones_like(n), np.exp(-a * n), np.exp(-b * d))) for a, b in exponents])
-        return cls(values, values[:, UPPER[0]] * values[:, UPPER[1]])
-
-    def at(self, some: Index) -> Terms:
-        """Return the terms of some rows."""
-        return self if len(some) == self.values.shape[2] else Terms(self.values[:, :, some], self.products[:, :, some])
+        some = anywhere(len(n), most)
+        fitted = values[:, :, some]
+        return cls(values, some, fitted, fitted[:, UPPER[0]] * fitted[:, UPPER[1]])
 
 
 @dataclass(frozen=True, eq=False)
 class Powers:
-    """E + A / N^alpha + B / D^beta with no negative term, at pairs of exponents; `rough` is of fewer pairs."""
+    """E + A / N^alpha + B / D^beta with no negative term, at pairs of exponents; `rough` is of fewer pairs and rows."""
 
     terms: Terms
     rough: Terms
 
     def through(self, y: Array, quick: bool = False) -> Array:
         """Return ln loss (n,) on the curve of least absolute residuals from `y`; `quick` takes fewer rounds."""
-        some = anywhere(len(y), FITTED_ROUGHLY if quick else FITTED_POWERS)
-        every = self.rough if quick else self.terms
-        terms, seen = every.at(some), y[some]
+        terms = self.rough if quick else self.terms
+        seen = y[terms.some]
         loss = np.exp(seen)
-        on = np.broadcast_to(loss, (len(terms.values), len(seen)))
-        found = np.zeros((len(terms.values), 3))
+        on = np.broadcast_to(loss, (len(terms.fitted), len(seen)))
+        found = np.zeros((len(terms.fitted), 3))
         for _ in range(FEW_ROUNDS if quick else ROUNDS):
             found = _without_negative(terms, 1.0 / (on * np.maximum(np.abs(loss - on), LEAST_RESIDUAL * on)), loss)
-            on = np.maximum((found[:, None, :] @ terms.values)[:, 0], 1e-12)
+            on = np.maximum((found[:, None, :] @ terms.fitted)[:, 0], 1e-12)
         best = int(np.argmin(np.abs(seen - np.log(on)).mean(axis=1)))
-        return np.asarray(np.log(np.maximum(found[best] @ every.values[best], 1e-12)))
+        return np.asarray(np.log(np.maximum(found[best] @ terms.values[best], 1e-12)))
 
 
 def _without_negative(terms: Terms, weights: Array, loss: Array) -> Array:
-    """Return the least squares' coefficients (g, 3) of `loss` (n,) by `weights` (g, n), none below 0.
+    """Return the least squares' coefficients (g, 3) of `loss` (m,) by `weights` (g, m), none below 0.
 
     Terms whose coefficient is negative are left out, until there are none.
     """
     gram = (terms.products @ weights[:, :, None])[:, FULL, 0]
-    right = (terms.values @ (weights * loss)[:, :, None])[:, :, 0]
+    right = (terms.fitted @ (weights * loss)[:, :, None])[:, :, 0]
     alive = np.ones_like(right)
     found = _solved(gram, right, alive)
     while (found < 0.0).any():
@@ -130,7 +129,8 @@ def curves(rows: Rows) -> tuple[Quadratic, Powers]:
     if len(rows) >= 3 * FEWEST:
         columns += [n * n, d * d, n * d]
         exponents, rough = list(product(EXPONENTS, EXPONENTS)), list(product(FEW_EXPONENTS, FEW_EXPONENTS))
-    return Quadratic(np.stack(columns, axis=1)), Powers(Terms.of(n, d, exponents), Terms.of(n, d, rough))
+    every, few = Terms.of(n, d, exponents, FITTED_POWERS), Terms.of(n, d, rough, FITTED_ROUGHLY)
+    return Quadratic(np.stack(columns, axis=1)), Powers(every, few)
 
 
 def evenly(count: int, most: int) -> Index:

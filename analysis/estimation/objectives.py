@@ -43,7 +43,7 @@ class Loss(Protocol):
 
     @property
     def redescending(self) -> bool:
-        """Whether large residuals pull less than smaller ones: every set of rows that is left out is a minimum."""
+        """Whether large residuals pull less than smaller ones, so that laws of different rows may be minima."""
 
     def bend(self, residual: Array, weights: Array | None) -> tuple[Array, Array | None]:
         """Return d (R, n) and k (R, n): the second derivatives by the residuals are diag(d) - k k' (None: no k)."""

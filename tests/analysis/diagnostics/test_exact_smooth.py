@@ -56,14 +56,15 @@ def test_a_sum_of_powers_is_solved_as_nonnegative_least_squares_are(seed: int) -
     """Where terms are left out one by one the answer is that of scipy's active sets."""
     generator = np.random.default_rng(seed)
     n, d = generator.normal(0, 1, (2, 30))
-    terms = smooth.Terms.of(n, d, [(0.2, 0.35), (0.6, 0.6)])
     weights = generator.uniform(0.1, 3.0, (2, 30))
-    loss = 2.0 + 0.3 * np.exp(-0.3 * n) - (0.4 if seed % 2 else -0.4) * np.exp(-0.5 * d) + generator.normal(0, 0.1, 30)
-    found = smooth._without_negative(terms, weights, loss)
-    some = smooth._without_negative(terms.at(np.arange(20)), weights[:, :20], loss[:20])
-    for g in range(2):
-        for count, ours in ((30, found[g]), (20, some[g])):
-            root = np.sqrt(weights[g, :count])
-            theirs, _ = nnls((terms.values[g, :, :count] * root).T, loss[:count] * root)
+    loss = 2.0 + 0.3 * np.exp(-0.3 * n) - (1.0 if seed % 2 else -0.4) * np.exp(-0.5 * d) + generator.normal(0, 0.1, 30)
+    left_out = 0
+    for most in (30, 20):
+        terms = smooth.Terms.of(n, d, [(0.2, 0.35), (0.6, 0.6)], most)
+        assert terms.values.shape == (2, 3, 30) and terms.fitted.shape == (2, 3, most)
+        found = smooth._without_negative(terms, weights[:, :most], loss[terms.some])
+        left_out += (found == 0.0).sum()
+        for ours, values, weight in zip(found, terms.fitted, weights[:, :most], strict=True):
+            theirs, _ = nnls((values * np.sqrt(weight)).T, loss[terms.some] * np.sqrt(weight))
             assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-8)
-    assert (found == 0.0).any() == bool(seed % 2)
+    assert bool(left_out) == bool(seed % 2)
