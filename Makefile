@@ -42,7 +42,7 @@ test kernels: export PYTHONDONTWRITEBYTECODE :=
 
 test: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install
-	$(BIN)/python -m pytest --numprocesses 6 --dist worksteal --durations 20
+	$(BIN)/python -m pytest --numprocesses 8 --dist worksteal --durations 20
 
 quick: .venv/ready-dev
 	$(BIN)/python -m pytest -m quick --numprocesses 2 --dist worksteal
