@@ -23,7 +23,8 @@ from tests.analysis import anywhere, studies
 from tests.once import once
 
 ROOT = Path(__file__).parents[3]
-WIDEST = "SkylakeX" if "avx512f" in Path("/proc/cpuinfo").read_text() else "Haswell"
+FEATURES: Any = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+WIDEST = "SkylakeX" if {"X86_V4", "AVX512F"} & {*FEATURES} else "Haswell"
 """The kernel with the longest vectors that the processor has."""
 SETTINGS = {
     "Haswell": ("Haswell", 1, "as_given", False),
@@ -40,8 +41,7 @@ def started(kernel: str, threads: int, order: str, plain: bool) -> Any:
     variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     env = {**os.environ, "OPENBLAS_CORETYPE": kernel, **dict.fromkeys(variables, str(threads))}
     if plain:
-        found: Any = np.show_config(mode="dicts")
-        env["NPY_DISABLE_CPU_FEATURES"] = " ".join(found["SIMD Extensions"].get("found", []))
+        env["NPY_DISABLE_CPU_FEATURES"] = " ".join(FEATURES)
     command = [sys.executable, "-W", "ignore", "-m", "tests.analysis.anywhere", order]
     return json.loads(subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True).stdout)
 
