@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.estimation import bounds, newton, ties
-from analysis.estimation.fit_problem import Problem, evaluate, hessian
+from analysis.estimation.fit_problem import Problem, decided, evaluate, hessian
 from analysis.estimation.optimizer import Array, Index, Minimum
 
 SINGULAR = 1e-9
@@ -44,20 +44,28 @@ def nearest_to_zero(p: Problem, theta: Array) -> Array:
     return np.asarray(p.expanded(z[None])[0])
 
 
+def axes(p: Problem, z: Array) -> tuple[Array, Array, Array]:
+    """Return curvatures (m,), rising, their axes (m, q) in z, and the constants' pulls (q,) on ln target.
+
+    Curvatures are those with the least squares that decide among equals. Constants are measured by their pulls, so that
+    an axis is as long as what its terms differ by; those of a term that is not there have no axis.
+    """
+    slopes = p.constraint.pull(p.form.jacobian(p.expanded(z[None]), p.x)[0])
+    reach = np.abs(slopes).max(axis=0)
+    live = reach > LIVE * max(float(reach.max(initial=0.0)), 1e-300)
+    bend = hessian(decided(p), z[None])[0][np.ix_(live, live)] / np.outer(reach[live], reach[live])
+    values, vectors = np.linalg.eigh(bend)
+    found = np.zeros((len(values), len(z)))
+    found[:, live] = vectors.T / reach[live][None, :]
+    return values, found, reach
+
+
 def _slope(p: Problem, z: Array) -> Array:
     """Return the part (q,) of the constants that lies in directions without curvature; 0 where there are none."""
-    pulls = p.constraint.pull(p.form.jacobian(p.expanded(z[None]), p.x)[0])
-    reach = np.abs(pulls).max(axis=0, initial=0.0)
-    live = np.flatnonzero(reach > LIVE * max(float(reach.max(initial=0.0)), 1e-300))
-    if not len(live):
-        return np.zeros_like(z)
-    bend = hessian(p, z[None])[0][np.ix_(live, live)] / np.outer(reach[live], reach[live])
-    values, vectors = np.linalg.eigh(bend)
-    level = vectors[:, values < SINGULAR * values[-1]] / reach[live][:, None]
-    onto, _ = np.linalg.qr(level)
-    out = np.zeros_like(z)
-    out[live] = onto @ (onto.T @ z[live])
-    return out
+    values, along, _ = axes(p, z)
+    level = along[values < SINGULAR * values.max(initial=0.0)]
+    onto, _ = np.linalg.qr(level.T)
+    return np.asarray(onto @ (onto.T @ z))
 
 
 def _moved(p: Problem, z: Array, step: Array) -> Array | None:

@@ -51,10 +51,8 @@ def _nearest_to_zero(p: Problem, found: Minimum) -> Minimum:
     theta = level_ground.nearest_to_zero(p, found.theta[row[0]])[None]
     if (theta == found.theta[row]).all():
         return found
-    value, gradient = evaluate(p, p.constraint.reduce(theta))
-    steepest = np.abs(gradient).max(axis=1, initial=0.0)
-    told = Minimum(theta, value, steepest, found.metric[row], found.rounds)
-    return _put(found, row, told, np.isfinite(value), p)
+    told = _valued(p, replace(found, theta=theta, metric=found.metric[row]))
+    return _put(found, row, told, np.isfinite(told.value), p)
 
 
 def _levelled(p: Problem, found: Minimum) -> Minimum:
@@ -62,9 +60,8 @@ def _levelled(p: Problem, found: Minimum) -> Minimum:
     theta = bounds.levelled(p, found.theta)
     if theta is found.theta:
         return found
-    value, gradient = evaluate(p, p.constraint.reduce(theta))
-    told = replace(found, theta=theta, value=value, gradient=np.abs(gradient).max(axis=1, initial=0.0))
-    return _put(found, np.arange(len(theta)), told, np.isfinite(value), p)
+    told = _valued(p, replace(found, theta=theta))
+    return _put(found, np.arange(len(theta)), told, np.isfinite(told.value), p)
 
 
 def _laddered(p: Problem, found: Minimum, starts: Array, search: Search) -> Minimum:
@@ -138,11 +135,14 @@ def _walked(p: Problem, found: Minimum, rounds: int = newton.PATIENCE) -> Minimu
 
 def _better(p: Problem, found: Minimum, rows: Index, held: Minimum) -> Minimum:
     """Return the minima with laws (r, p) of fewer constants in place of those in `rows` that are no better."""
-    z = p.constraint.reduce(held.theta)
-    value, gradient = evaluate(p, z)
-    put = replace(held, value=value, gradient=np.abs(gradient).max(axis=1, initial=0.0))
-    lowest = found.value[rows]
-    return _put(found, rows, put, value <= lowest + EQUAL * np.abs(lowest), p)
+    put, lowest = _valued(p, held), found.value[rows]
+    return _put(found, rows, put, put.value <= lowest + EQUAL * np.abs(lowest), p)
+
+
+def _valued(p: Problem, laws: Minimum) -> Minimum:
+    """Return laws with the objectives and the gradients that they have in this problem."""
+    value, gradient = evaluate(p, p.constraint.reduce(laws.theta))
+    return replace(laws, value=value, gradient=np.abs(gradient).max(axis=1, initial=0.0))
 
 
 def _put(found: Minimum, rows: Index, other: Minimum, good: Mask, p: Problem) -> Minimum:

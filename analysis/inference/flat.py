@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation import bounds, exchange, fit_problem, multistart, ties
+from analysis.estimation import bounds, exchange, fit_problem, level_ground, multistart, ties
 from analysis.estimation.fit_problem import Problem
 from analysis.estimation.multistart import PointFit
 from analysis.inference.profile_likelihood import along, quantity
@@ -22,8 +22,8 @@ MOVED = 1e-3
 """An optimum is flat where equal laws differ in one of their terms by more than this share of the target."""
 FARTHEST = 20.0
 """How far a constant, or its log, is followed."""
-SINGULAR, CLOSE = 1e-9, 1e-6
-"""Below this share of the largest a curvature is none, and laws are followed while the objective stays this close."""
+CLOSE = 1e-6
+"""Laws are followed while the objective stays this close."""
 STOPPED = 1e-4
 """The same for where searches stopped that did not come to a minimum."""
 NEAREST = "the one of the constants nearest to zero, as they are searched,"
@@ -82,8 +82,8 @@ def _around(p: Problem, point: PointFit) -> Flat | None:
     z = p.constraint.reduce(point.theta[None])[0]
     if not len(z):
         return None
-    bend, axes, reach = _axes(p, z)
-    if bend[0] < SINGULAR * bend[-1]:
+    bend, axes, reach = level_ground.axes(p, z)
+    if bend[0] < level_ground.SINGULAR * bend[-1]:
         return _valley(p, point, axes[0], given=NEAREST) or _other(p, point)
     rays = np.concatenate((axes, -axes))
     rays *= (MOVED / np.maximum(np.abs(rays * reach).max(axis=1), 1e-300))[:, None]
@@ -98,23 +98,6 @@ def _around(p: Problem, point: PointFit) -> Flat | None:
         return _other(p, point)
     first, last = (p.expanded(e[None])[0] for e in (ends[half + best], ends[best]))
     return _between(p, first, last, float(width[best]))
-
-
-def _axes(p: Problem, z: Array) -> tuple[Array, Array, Array]:
-    """Return curvatures (m,), rising, their axes (m, q) in z, and the constants' pulls (q,) on ln target.
-
-    Constants are measured by their pulls, so that an axis is as long as what its terms differ by.
-    """
-    slopes = p.constraint.pull(p.form.jacobian(p.expanded(z[None]), p.x)[0])
-    reach = np.abs(slopes).max(axis=0)
-    live = reach > 1e-6 * max(float(reach.max()), 1e-300)  # a term that is not there is no direction
-    bend = fit_problem.hessian(fit_problem.decided(p), z[None])[0][np.ix_(live, live)] / np.outer(
-        reach[live], reach[live]
-    )
-    values, vectors = np.linalg.eigh(bend)
-    axes = np.zeros((len(values), len(z)))
-    axes[:, live] = vectors.T / reach[live][None, :]
-    return values, axes, reach
 
 
 def _valley(p: Problem, point: PointFit, axis: Array, close: float = CLOSE, given: str = Flat.given) -> Flat | None:
@@ -223,7 +206,7 @@ def _unended(p: Problem, point: PointFit) -> Flat | None:
     if found is None:
         return None
     z = p.constraint.reduce(np.concatenate((point.theta[None], found.theta)))
-    _, axes, reach = _axes(p, z[0])
+    _, axes, reach = level_ground.axes(p, z[0])
     good = np.flatnonzero(found.value <= point.objective + STOPPED * abs(point.objective))
     if not len(good) or not len(axes):
         return None

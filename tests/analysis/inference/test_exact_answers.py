@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimation import observations
+from analysis.estimation import level_ground, observations
 from analysis.inference import (
     error_draws,
     findings,
@@ -208,7 +208,7 @@ def test_runs_that_are_as_large_but_for_rounding_are_all_held_out() -> None:
 def test_level_ground_is_that_of_the_ray_along_which_the_law_moves_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """An ellipse that is level to 0.02 along the first constant and to 0.5 along the second, whose axis comes first."""
     axes = np.array([[0.0, 1.0], [1.0, 0.0]])
-    monkeypatch.setattr(flat, "_axes", lambda _p, _z: (np.ones(2), axes, np.ones(2)))
+    monkeypatch.setattr(level_ground, "axes", lambda _p, _z: (np.ones(2), axes, np.ones(2)))
     monkeypatch.setattr(flat, "_value", lambda _p, z: (z[:, 0] / 0.02) ** 2 + (z[:, 1] / 0.5) ** 2)
     monkeypatch.setattr(flat, "_level", lambda _p, _point: 1.0)
     monkeypatch.setattr(flat, "_between", lambda _p, first, last, moved: (first, last, moved))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimation import fit_problem, multistart
+from analysis.estimation import fit_problem, level_ground, multistart
 from analysis.estimation.objectives import Huber, Squared
 from analysis.inference import flat
 from analysis.inference.flat import Flat
@@ -218,7 +218,7 @@ def test_a_constant_that_the_law_does_not_hold_has_no_valley(monkeypatch: pytest
 def test_axes_are_measured_by_what_their_terms_differ_by() -> None:
     p = problem(studies.isoflop(3, noise=0.01))
     z = SURFACE.internal(np.array([studies.LAW]), p.centres)[0]
-    values, axes, reach = flat._axes(p, z)
+    values, axes, reach = level_ground.axes(p, z)
     slopes = SURFACE.jacobian(z[None], p.x)[0]
     np.testing.assert_allclose(reach, np.abs(slopes).max(axis=0))
     assert (np.diff(values) >= 0).all() and axes.shape == (5, 5)
@@ -232,6 +232,6 @@ def test_a_term_that_is_not_there_is_no_direction() -> None:
     p = problem(studies.isoflop(3, noise=0.01))
     z = SURFACE.internal(np.array([studies.LAW]), p.centres)[0]
     z[2] -= 30.0  # B is e^-30 of itself, so that neither it nor beta moves anything
-    values, axes, reach = flat._axes(p, z)
+    values, axes, reach = level_ground.axes(p, z)
     assert axes.shape == (3, 5) and len(values) == 3
     assert (axes[:, [2, 4]] == 0.0).all() and (reach[[2, 4]] < 1e-9).all()
