@@ -30,6 +30,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # For a CPU torch compiles with g++ in its own process; the others that it starts for Triton would import torch only.
 if not GPU:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# A user may bring a locale that this machine lacks, as through ssh: bash warns of it, and initdb refuses it.
+os.environ["LC_ALL"] = "C.UTF-8"
 
 # While modules are imported nothing becomes garbage, and the collector would look through all of them again and again.
 gc.disable()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.study.support.studies import LIMIT_SECONDS
+from tests.processes import has_ended
+from tests.study.support.studies import LIMIT_SECONDS, wait_until
 from tests.worker import imported
 
 WAITS = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
@@ -20,7 +21,8 @@ def started(folder: Path, code: str, **environment: str) -> subprocess.Popen[str
     """Start one as xdist does; those of the same session share what has imported."""
     command = [sys.executable, "-m", "tests.worker", str(folder / "workers"), "-u", "-c", code]
     pipe = subprocess.PIPE
-    environment = {**os.environ, **environment}
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # what imports NumPy with more cannot fork
+    environment = {**os.environ, **one, **environment}
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
@@ -50,10 +52,10 @@ def test_ctrl_c_is_the_workers(session_folder: Path) -> None:
 def test_a_worker_ends_with_what_xdist_started(session_folder: Path) -> None:
     process = started(session_folder, WAITS)
     assert process.stdout is not None
-    worker = psutil.Process(int(process.stdout.readline()))
+    worker = int(process.stdout.readline())
     process.kill()
     ended(process)
-    assert psutil.wait_procs([worker], timeout=LIMIT_SECONDS)[1] == []
+    wait_until("the worker ended", lambda: has_ended(worker))
 
 
 def test_where_a_module_cannot_be_imported_it_is_a_fresh_one(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study.executors.prepare_data import is_left
-from study.storage.files import folder_size, has_ended
+from study.storage.files import folder_size
+from study.storage.processes import has_ended
 from train.spec.manifest import PREPARER, STAGING, lock_of
 
 _STAGED = re.compile(rf"\.(.+){re.escape(STAGING)}[0-9a-f]{{8}}")

@@ -19,7 +19,8 @@ from study.config.schema import ClusterConfig
 from study.executors import load
 from study.process.children import job_environment
 from study.records.corpus import DATA, Corpus, check, corpus_of
-from study.storage.files import has_ended, naming
+from study.storage.files import naming
+from study.storage.processes import has_ended
 from train.spec.config import DataConfig, RunConfig, SourceConfig
 from train.spec.extensions import ARROW, DEFAULT, extension_of
 from train.spec.interrupts import INTERRUPTED

@@ -11,10 +11,8 @@ from typing import Any
 
 from study.records import shapes
 from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder
+from study.storage.processes import started
 from study.storage.shapes import read_record
-
-START_FIELD = 18
-"""Place of starttime (proc(5), field 22) among the fields that follow a process's name and state."""
 
 
 def claim(run: RunFolder) -> tuple[int, AttemptFolder]:
@@ -57,12 +55,12 @@ def process_identity(pid: int) -> str | None:
 
     None where it has ended, or where there is no /proc. A time of day would not do: it moves when the clock is set.
     """
+    since = started(pid)
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return None
-    return None if state in "ZX" else f"{boot}:{fields[START_FIELD]}"
+    return None if since is None else f"{boot}:{since}"
 
 
 def is_alive(job: Mapping[str, Any]) -> bool | None:

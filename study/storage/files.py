@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from study.storage.locks import LinkLock, kind_of
+from study.storage.processes import has_ended
 
 RESERVE_BYTES = 65_536
 BLOCK_BYTES = 16_384
@@ -175,19 +176,6 @@ def held_by(path: Path, holder: Sequence[str]) -> str:
         f"{path} is held by another process: {pid} on {host}. Wait for it, or end it there ({here}) and give the "
         "command again"
     )
-
-
-def has_ended(host: str, pid: str) -> bool:
-    """Whether a process of this machine is known to be no more."""
-    if host != os.uname().nodename or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
-        pass
-    return False
 
 
 def _sign(file: IO[str]) -> None:

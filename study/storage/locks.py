@@ -18,6 +18,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from study.storage import processes
+
 MARKER = ".locks"
 KINDS = ("auto", "posix", "link")
 BEAT_SECONDS = 5.0
@@ -181,13 +183,8 @@ def _host() -> str:
 
 
 def _started(pid: int) -> str:
-    """Return when a process of this host was started, in the kernel's ticks; "" where there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]
+    """Return when a process of this host was started; "" where that is not known."""
+    return processes.started(pid) or ""
 
 
 def _is_open(path: Path) -> bool:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.forked import environments
 from tests.once import folder_once
+from tests.processes import has_ended
 from tests.train.faults import BRAKE
 from tests.train.runs import (
     LIMIT_SECONDS,
@@ -209,7 +210,7 @@ def test_torchrun_that_dies_of_a_signal_leaves_no_rank_behind(tmp_path: Path, sh
     launcher.send_signal(signal.SIGUSR1)  # which nobody told it to handle
     assert launcher.wait(timeout=LIMIT_SECONDS) == -signal.SIGUSR1
     limit = time.monotonic() + LIMIT_SECONDS
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+    while not all(map(has_ended, workers)):
         assert time.monotonic() < limit, "a rank is left behind"
         time.sleep(0.1)
     assert newest(folder / "checkpoints") is not None, "the ranks saved before they ended"

@@ -41,6 +41,7 @@ from study.config.single import composed
 from study.diagnosis.of_traces import read_traces
 from study.diagnosis.windows import window_of
 from study.process.children import job_environment
+from tests.processes import has_ended
 from tests.study.commands.test_commands_shown import documented
 from tests.study.support import warm_ranks
 from tests.study.support.studies import LIMIT_SECONDS, wait_until
@@ -358,7 +359,7 @@ def test_ranks_end_with_a_command_that_is_killed_outright(tmp_path: Path) -> Non
         wait_until("both ranks train and do not heed SIGTERM", lambda: len(ranks()) == 2)
         process.kill()
     try:
-        wait_until("the ranks have ended", lambda: not any(psutil.pid_exists(pid) for pid in ranks()))
+        wait_until("the ranks have ended", lambda: all(map(has_ended, ranks())))
     finally:
         for pid in filter(psutil.pid_exists, ranks()):
             os.kill(pid, signal.SIGKILL)

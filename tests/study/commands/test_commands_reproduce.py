@@ -15,6 +15,7 @@ import pytest
 
 from study.commands.reproduce import forget_the_dead, show_report
 from study.storage.layout import StudyFolder
+from tests.processes import has_ended
 
 
 def write_locks(path: Path, write: int, read: int) -> None:
@@ -84,7 +85,8 @@ def test_told_to_end_it_waits_until_its_stage_has_saved(tmp_path: Path, to_all: 
         _, said = running.communicate(timeout=60)
         assert running.returncode not in (0, -signal.SIGTERM)
     assert (tmp_path / "saved").exists() and "what ran is kept" in said
-    assert not psutil.wait_procs(started, timeout=10)[1]
+    alive = psutil.wait_procs(started, timeout=10)[1]
+    assert all(has_ended(process.pid) for process in alive)
 
 
 def test_a_report_that_its_stage_has_sent_is_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

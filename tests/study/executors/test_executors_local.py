@@ -14,6 +14,7 @@ from study.executors.local import write_batch
 from study.records import ledger, outcomes
 from study.status.observer import observe
 from study.storage.layout import StudyFolder
+from tests.processes import has_ended
 from tests.study.support.studies import (
     DIVERGES,
     FAILS,
@@ -143,9 +144,9 @@ def test_kill_9_of_the_controller_loses_nothing_and_runs_nothing_twice(tmp_path:
     process = begin(study)
     slow = keys[SLOW]
     wait_until("the slow one trains and others ended", lambda: _progress(study, slow, keys))
-    jobs = list(psutil.Process(process.pid).children(recursive=True))
+    jobs = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     end_group(process)
-    wait_until("its children saved and ended", lambda: not any(map(_alive, jobs)))
+    wait_until("its children saved and ended", lambda: all(map(has_ended, jobs)))
     assert diary(study, slow)[-1] == f"saved {saved_step(study, slow)}"
     assert states(study)[slow] == "interrupted"
     again = begin(study)
@@ -285,13 +286,6 @@ def _running(study: object) -> list[str]:
 
     assert isinstance(study, StudyFolder)
     return [status.key for status in observe(study) if status.state == "running" and status.step is not None]
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def _handles_interrupt(pid: int) -> bool:

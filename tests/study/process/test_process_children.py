@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from study.executors import load
 from study.executors.base import RankInfo
 from study.job.rendezvous import first_free, rendezvous
 from study.process.ports import FIRST_PORT, PORTS, meeting_port
+from tests.processes import has_ended
 from tests.study.support.studies import environment, wait_until
 
 
@@ -34,7 +34,7 @@ time.sleep(600)
     process.wait()
     wait_until("the child was told", (tmp_path / "told").exists)
     pid = int((tmp_path / "pid").read_text())
-    wait_until("the child ended", lambda: not psutil.pid_exists(pid))
+    wait_until("the child ended", lambda: has_ended(pid))
 
 
 def test_place_in_an_array_task_that_was_requeued() -> None:

@@ -11,11 +11,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import psutil
-
 from study.config.executors import EXECUTORS
 from study.executors.base import Executor, JobRequest, RankInfo, Runner, SubmitError
 from study.executors.jobs import Job, JobState, Lookup, LookupAnswer, QueueView
+from tests.processes import has_ended
 
 MODULE = __spec__.name
 SPOOL = Path(os.environ.get("SPOOL", "spool"))
@@ -50,7 +49,7 @@ class Detached(Executor):
 
     def _jobs(self, job_id: str) -> Iterator[tuple[str, Job]]:
         name, last, pid = (SPOOL / f"{job_id}.name").read_text().split()
-        over = not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+        over = has_ended(int(pid))
         for index in range(int(last) + 1):
             path = SPOOL / f"{job_id}.{index}.exit"
             code = int(path.read_text() or 0) if path.exists() else 137 if over else None

@@ -21,6 +21,7 @@ import pytest
 from study.storage.layout import StudyFolder
 from study.tracking.mlflow_view import run_page
 from tests.analysis.report.test_report_browser import BROWSER, Browser
+from tests.processes import has_ended
 from tests.study.support.studies import environment, make_study, study_command
 from tests.study.tracking.test_tracking_law import FIT
 from tests.study.tracking.test_tracking_server import SMALL, free_port
@@ -146,7 +147,7 @@ def test_ctrl_c_ends_all_of_it(study: StudyFolder, dashboard: tuple[subprocess.P
     assert children
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=SECONDS) == 0
-    assert [child.pid for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
+    assert [child.pid for child in children if not has_ended(child.pid)] == []
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(said["table"].partition("/#/")[0].rpartition(":")[2]))) != 0
     found = json.loads(study_command("show", "seen", said_key(study), "--json", cwd=study.path.parents[1]).stdout)

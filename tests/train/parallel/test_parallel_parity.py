@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.fake_corpus import write_corpus
 from tests.forked import SECONDS, environments, run_ranks
+from tests.train.compiler import compiles
 from tests.train.parallel import cells, pipelines
 from tests.train.parallel.cells import Cell
 from tests.train.parallel.ranks import line
@@ -73,6 +74,7 @@ def test_every_layout_trains_as_one_process_does(tmp_path: Path, capsys: pytest.
     assert not failures((*cells.EAGER, *cells.RECOMPUTED), rows)
 
 
+@compiles
 @pytest.mark.slow
 def test_compiled_layouts_and_pipelines_train_as_one_process_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.train.compiler import compiles
 from train.memory.activation_checkpointing import FULL, NONE, SELECTIVE, wrap
 from train.runtime.compile import Compilation, compile_blocks
 from train.spec.config import CompileConfig
@@ -39,6 +40,7 @@ def gradients(model: nn.Module, rows: int = 4) -> list[Tensor]:
     return [w.grad.clone() for w in model.parameters() if w.grad is not None]
 
 
+@compiles
 @pytest.mark.slow
 def test_one_graph_serves_all_blocks_and_later_shapes_are_refused() -> None:
     torch._dynamo.reset()
@@ -57,6 +59,7 @@ def test_one_graph_serves_all_blocks_and_later_shapes_are_refused() -> None:
     gradients(model, rows=6)  # outside of a step anything may be compiled
 
 
+@compiles
 def test_selective_checkpointing_inside_a_compiled_block() -> None:
     torch._dynamo.reset()
     plain, model = gradients(stack()), stack(selective=True)
@@ -66,6 +69,7 @@ def test_selective_checkpointing_inside_a_compiled_block() -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
 
 
+@compiles
 @pytest.mark.parametrize(("mode", "kept"), [(FULL, 3), (NONE, None)])
 def test_a_compiled_block_that_is_recomputed_keeps_its_input_alone(mode: str, kept: int | None) -> None:
     """And the backward pass compiles nothing. Inside of the compiled block, torch 2.11 keeps nearly everything."""
