@@ -26,7 +26,8 @@ from tests.warm import SHARED
 GPU = Path("/dev/nvidiactl").exists()
 
 # Several workers share the cores: threads of each only get in each other's way. Before anything imports torch or NumPy.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# OpenBLAS has a variable of its own, which would outdo the single thread that tests give to what has to fork.
+os.environ.setdefault("OMP_NUM_THREADS", os.environ.pop("OPENBLAS_NUM_THREADS", "1"))
 # For a CPU torch compiles with g++ in its own process; the others that it starts for Triton would import torch only.
 if not GPU:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

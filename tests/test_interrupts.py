@@ -29,7 +29,7 @@ from train.spec.interrupts import guarded
 from train.spec.manifest import read_manifest
 
 ROOT = Path(__file__).parents[1]
-STARTING = ("runpy", "site", "init_sys_streams", "def guarded(")
+STARTING = ("runpy", "site", "init_sys_streams", "init_interp_main", "def guarded(")
 """What a traceback names where Python had not come to the command yet."""
 EARLY = {
     *("__init__.py", "namesakes.py", "analysis/text/start.py", "train/spec/interrupts.py", "tests/warm.py"),

@@ -104,7 +104,7 @@ def run(text: str, checkout: Path, **environment: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=3000,
     )
     assert done.returncode == 0, f"$ {text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout

@@ -151,13 +151,14 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     constants = p.form.natural(found.theta, p.centres)
     gradient = float(found.gradient[best] / (p.loss.scale * p.y.size))
     agree = settled.same(found.value, found.value[best]) | (found.value <= found.value[best] + 1e-15 * p.y.size)
+    steepest = CONVERGED * p.loss.scale * p.y.size
     evidence = Optimizer(
         METHOD,
-        len(found.value),
-        float(agree.mean()),
+        len(begun),
+        float(agree[: len(begun)].mean()),
         gradient,
         bool(gradient < CONVERGED),
-        _basins(found.value, constants, p.form.names),
+        _basins(found, constants, p.form.names, len(begun), steepest),
     )
     value, metric = float(found.value[best]), found.metric[best]
     return PointFit(found.theta[best], constants[best], value, metric, evidence, found)
@@ -201,15 +202,25 @@ def polished(
     return found
 
 
-def _basins(values: Array, constants: Array, names: tuple[str, ...]) -> tuple[Basin, ...]:
-    """Return the distinct minima, the best first; values within 1e-6 of each other are one."""
+def _basins(
+    found: Minimum, constants: Array, names: tuple[str, ...], starts: int, steepest: float
+) -> tuple[Basin, ...]:
+    """Return the distinct minima, the best first; values within 1e-6 of each other are one.
+
+    Those besides the minima of the `starts`, which come first, were looked for in other laws: no start ended there. But
+    for the best, a search that stopped on a slope, its gradient above `steepest`, found none: how far it came is up to
+    rounding.
+    """
     basins: list[Basin] = []
-    left = list(np.argsort(values, kind="stable"))
-    while left and np.isfinite(values[left[0]]):
+    values = found.value
+    left = [i for i in np.argsort(values, kind="stable") if np.isfinite(values[i])]
+    while left:
         lead = left[0]
         near = [i for i in left if settled.same(values[i], values[lead])]
         params = {name: float(value) for name, value in zip(names, constants[lead], strict=True)}
-        basins.append(Basin(float(values[lead]), len(near) / len(values), params))
+        share = sum(int(i) < starts for i in near) / starts
+        if not basins or (found.gradient[near] <= steepest).any():
+            basins.append(Basin(float(values[lead]), share, params))
         left = [i for i in left if i not in near]
     return tuple(basins)
 

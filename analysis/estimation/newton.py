@@ -19,6 +19,10 @@ STILL = 1e-8
 """A step that moves nothing by more than this, in logs and exponents, is the last: the next would be its square."""
 FLAT = 1e-13
 """Directions whose curvature, scaled, is below this share of the largest are flat: nothing moves along them."""
+RISE, ROUNDED = 1e-13, 1e-11
+"""By what share a value may rise where the gradient falls, and the same where the fall foreseen is less than the first:
+what the value then does is rounding, that of logs of losses, whose differences are small.
+"""
 WIDE = 2.0
 """No log-constant moves by more than e^2 in one step."""
 PATIENCE, LAST = 300, 3000
@@ -82,6 +86,7 @@ def _taken(evaluate: Evaluate, at: _Row, step: Array, inverse: Array) -> _Row:
     """Take the steps, halved until the value falls, or the gradient does where the value no longer tells."""
     before = np.einsum("rp,rpq,rq->r", at.gradient, inverse, at.gradient)
     value0 = at.value.copy()
+    rise = np.where(before > RISE * np.abs(value0), RISE, ROUNDED) * np.abs(value0)
     share = np.ones(len(step))
     theta0 = at.theta.copy()
     for _ in range(HALVINGS):
@@ -89,7 +94,7 @@ def _taken(evaluate: Evaluate, at: _Row, step: Array, inverse: Array) -> _Row:
         value, gradient = evaluate(trial)
         after = np.einsum("rp,rpq,rq->r", gradient, inverse, gradient)
         falls = value <= value0 - 1e-4 * share * before
-        level = (value <= value0 + 1e-13 * np.abs(value0)) & (after < 0.9 * before)
+        level = (value <= value0 + rise) & (after < 0.9 * before)
         good = ~at.moved & (falls | level)
         at.theta[good], at.value[good], at.gradient[good] = trial[good], value[good], gradient[good]
         at.moved |= good

@@ -115,6 +115,16 @@ def test_what_is_gained_is_in_the_units_of_the_value() -> None:
     np.testing.assert_array_equal(moved, [-1.0, -0.5, -1.0, 0.0])
 
 
+@pytest.mark.parametrize(("start", "most"), [(1e14, 1e3), (1.1e13, 1.1e2), (0.9e13, 0.9), (1e12, 0.1)])
+def test_where_the_fall_foreseen_is_rounding_the_gradient_tells(start: float, most: float) -> None:
+    """A search stopped a step short, at a gradient of 1e-11: the value of its last one rose by 1e-13, all of it noise.
+
+    A constant was off by 2e-6, under one kernel in one order of the rows.
+    """
+    at, _ = taken([[start + 0.9 * most, start + 1.2 * most, start + 0.9 * most]] * 6, [[0.5, 0.5, 2.0]] * 6, start)
+    np.testing.assert_array_equal(at.moved, [True, False, False])
+
+
 def test_half_a_step_has_to_gain_half_as_much() -> None:
     at, seen = taken([[2.0, 2.0], [1.0 - 0.5e-4, 1.0 - 0.4e-4], [3.0, 3.0]], [[5.0, 5.0]] * 3)
     np.testing.assert_array_equal(at.theta[:, 0], [-0.5, 0.0])

@@ -18,6 +18,7 @@ import pytest
 
 from study.tracking import __main__ as command
 from tests.environment import python_path
+from tests.processes import has_ended
 from tests.study.support.made import (
     LIMIT_SECONDS,
     append,
@@ -309,7 +310,7 @@ def test_a_child_ends_when_its_parent_has_gone(database: Path, tmp_path: Path) -
         append(made.run(0), 1, 30)
         parent.kill()
         parent.wait()
-        child.wait(timeout=LIMIT_SECONDS)
+        wait_for(lambda: has_ended(child.pid))
     finally:
         if child.is_running():
             child.kill()
