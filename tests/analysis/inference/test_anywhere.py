@@ -20,6 +20,7 @@ from analysis.inference.flat import Flat
 from analysis.laws import sum_of_powers
 from analysis.text import numbers
 from tests.analysis import anywhere, studies
+from tests.analysis.blas_kernels import others
 from tests.once import once
 
 ROOT = Path(__file__).parents[3]
@@ -59,6 +60,18 @@ def here(session_folder: Path) -> Any:
 def test_numbers_do_not_depend_on_the_machine(here: Any, setting: tuple[str, int, str, bool]) -> None:
     different = differences(here, started(*setting))
     assert not different, "\n".join(different[:20])
+
+
+@pytest.mark.parametrize(
+    ("own", "settings"),
+    [
+        ("Haswell", ("Prescott:2", "Zen:1")),
+        ("Prescott", ("Haswell:1", "Zen:1")),
+        ("SkylakeX", ("Prescott:2", "Haswell:1")),
+    ],
+)
+def test_two_kernels_beside_the_machines_own_are_tested(own: str, settings: tuple[str, ...]) -> None:
+    assert others(own) == settings
 
 
 def differences(one: Any, two: Any, place: str = "") -> list[str]:
