@@ -1,7 +1,7 @@
 """Ladders of runs at one ratio of N and D: is the law the same under every BLAS kernel and in any order of the rows?
 
 Such runs tell the constants apart only by curvature, and minima lie close together. `python -m
-benchmarks.ladders_anywhere [--ladders 24]` fits each with every loss in processes of their own, one a kernel and order,
+benchmarks.ladders_anywhere [--ladders 8]` fits each with every loss in processes of their own, one a kernel and order,
 and counts the fits whose forecasts agree to 1e-6, those that differ and say so (`flat_optimum`), and those that differ
 without a word. Returns 1 if there is one of these.
 """
@@ -54,7 +54,7 @@ def elsewhere(ladders: int, kernel: str, shuffled: bool) -> subprocess.Popen[str
 def main(arguments: list[str]) -> int:
     """Print how many fits agree, differ and say so, and differ in silence."""
     parser = Parser(prog="python -m benchmarks.ladders_anywhere", description=__doc__)
-    parser.add_argument("--ladders", type=int, default=24, help="ladders that are drawn")
+    parser.add_argument("--ladders", type=int, default=8, help="ladders that are drawn")
     parser.add_argument("--here", action="store_true", help="fit in this process and print JSON")
     parser.add_argument("--shuffled", action="store_true", help="rows in another order")
     given = parser.parse_args(arguments)
