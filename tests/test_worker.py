@@ -21,8 +21,7 @@ def started(folder: Path, code: str, **environment: str) -> subprocess.Popen[str
     """Start one as xdist does; those of the same session share what has imported."""
     command = [sys.executable, "-m", "tests.worker", str(folder / "workers"), "-u", "-c", code]
     pipe = subprocess.PIPE
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # what imports NumPy with more cannot fork
-    environment = {**os.environ, **one, **environment}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}  # what imports NumPy with more cannot fork
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 

@@ -151,14 +151,13 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     constants = p.form.natural(found.theta, p.centres)
     gradient = float(found.gradient[best] / (p.loss.scale * p.y.size))
     agree = settled.same(found.value, found.value[best]) | (found.value <= found.value[best] + 1e-15 * p.y.size)
-    steepest = CONVERGED * p.loss.scale * p.y.size
     evidence = Optimizer(
         METHOD,
         len(begun),
         float(agree[: len(begun)].mean()),
         gradient,
         bool(gradient < CONVERGED),
-        _basins(found, constants, p.form.names, len(begun), steepest),
+        _basins(found, constants, p.form.names, len(begun), _steepest(p)),
     )
     value, metric = float(found.value[best]), found.metric[best]
     return PointFit(found.theta[best], constants[best], value, metric, evidence, found)
@@ -200,6 +199,11 @@ def polished(
         if not better.any():
             break
     return found
+
+
+def _steepest(p: Problem) -> float:
+    """Return the gradient above which a search has stopped on a slope."""
+    return CONVERGED * p.loss.scale * p.y.size
 
 
 def _basins(
@@ -254,7 +258,7 @@ def fit_many(
         return lone(p, replace(minima, theta=bounds.levelled(p, bounds.grounded(p, minima.theta))), w, target)
 
     on = decided(p)
-    begins_at = _rivals(start, CONVERGED * on.loss.scale * on.y.size)
+    begins_at = _rivals(start, _steepest(on))
     begins = range(0, len(given), size)
     if workers <= 1:
         parts = [chunk(b) for b in begins]
