@@ -14,7 +14,7 @@ from analysis.inputs.dataset import Index, Rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.text import numbers
 from analysis.values import choice_lines
-from analysis.values.blocks import NOT_DECAYED, Block, Check, Clash, Dropped, Interval
+from analysis.values.blocks import NOT_DECAYED, Block, Check, Clash, Dropped, Interval, agreement
 from analysis.values.findings import finding
 from analysis.values.study_result import Backtest, Choice, Recommendation
 
@@ -147,8 +147,7 @@ def surface(block: Block, rows: Rows, clash: Clash | None = None, alone: str = "
         text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
         out.append(finding("not_converged", text, "do not quote the constants; report the data as a problem"))
     if evidence.agree_share < 0.5:
-        share = numbers.percent(evidence.agree_share)
-        text = f"only {share} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
+        text = f"only {agreement(evidence)}" if evidence.agree_share else agreement(evidence)
         out.append(finding("basins", text, "compare the basins' predictions before trusting one"))
     cure = identifiability.cure(rows.params, rows.tokens, "add larger budgets or a wider range of sizes", alone)
     out += identifiability.findings(block.identified, cure)

@@ -16,7 +16,7 @@ from analysis.inference import distributions, identifiability, resample_findings
 from analysis.inference.refusals import FEWEST_MODELS
 from analysis.inputs.dataset import SAME_SIZE, Array, Index, clusters
 from analysis.text import numbers
-from analysis.values.blocks import Check
+from analysis.values.blocks import Check, agreement
 from analysis.values.findings import finding
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def _optimizer(fit: InferredLaw) -> list[Check]:
         text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
         out.append(finding("not_converged", text, "do not quote the constants; fix or tie some, or report the data"))
     if evidence.agree_share < 0.5:
-        text = (
-            f"{numbers.percent(evidence.agree_share)} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
-        )
+        text = agreement(evidence)
         out.append(
             finding("basins", text, "compare the basins' predictions before trusting one; fit_law(starts=) tries more")
         )

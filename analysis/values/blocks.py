@@ -90,6 +90,14 @@ class Optimizer:
     basins: tuple[Basin, ...] = ()
 
 
+def agreement(found: Optimizer) -> str:
+    """Return how many starts ended at the lowest minimum, and how many distinct ones there are."""
+    many = f"{numbers.percent(found.agree_share)} of {found.starts} starts agree"
+    if not found.agree_share:
+        many = f"none of {found.starts} starts ended at the lowest minimum that was found"
+    return f"{many}; {len(found.basins)} basins"
+
+
 @dataclass(frozen=True)
 class Kinds:
     """What the numbers mean; a fit refuses to mix kinds."""

@@ -151,6 +151,8 @@ def test_degrees_of_freedom_and_convergence() -> None:
     assert (found.code, found.message) == ("not_converged", "the optimizer stopped at a relative gradient of 0.03")
     (found,) = findings.surface(evidence(agree_share=0.49), STUDY)
     assert (found.code, found.message) == ("basins", "only 49 % of 8 starts agree; 1 basins")
+    (found,) = findings.surface(evidence(agree_share=0.0), STUDY)
+    assert found.message == "none of 8 starts ended at the lowest minimum that was found; 1 basins"
     assert findings.surface(evidence(agree_share=0.5), STUDY) == []
 
 
