@@ -55,12 +55,13 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
             with suppress(EOFError, pickle.UnpicklingError):  # it ended before it had told all
                 found |= pickle.loads(told)
     finally:
-        with deferred():
+        try:
+            _end(children)
+        except KeyboardInterrupt:  # it came as this began
+            _end(children)
+            raise
+        finally:
             os.close(places)
-            for child, answers in children:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                os.close(answers)
     return [found[place] if place in found else function(item) for place, item in enumerate(items)]
 
 
@@ -74,6 +75,16 @@ def _fork(function: Callable[[Item], Result], items: Sequence[Item], places: int
         _work(function, items, places, end)
     os.close(end)
     return child, answers
+
+
+def _end(children: list[tuple[int, int]]) -> None:
+    """End the forks; those that have been are no longer in the list."""
+    with deferred():
+        while children:
+            child, answers = children.pop()
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(answers)
 
 
 def _work(function: Callable[[Item], Result], items: Sequence[Item], places: int, end: int) -> NoReturn:

@@ -60,7 +60,8 @@ def copied(root: Path, to: Path) -> None:
 def failing(tree: Path, tests: Sequence[str]) -> str | None:
     """Return the first of these tests that fails in a tree, None if all pass. RuntimeError where they do not run."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    options = ["-x", "-q", "--no-header", "--color=no", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False

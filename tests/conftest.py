@@ -11,6 +11,7 @@ import random
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,17 @@ import hypothesis
 import pytest
 
 from tests import quick
+from tests.environment import keep_passed
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
 from tests.warm import SHARED
 
 GPU = Path("/dev/nvidiactl").exists()
 
+keep_passed(os.environ)
+time.tzset()
+# Files that tests make are as others may read them: PostgreSQL runs as another user, where these are root's.
+os.umask(0o022)
 # Several workers share the cores: threads of each only get in each other's way. Before anything imports torch or NumPy.
 # OpenBLAS has a variable of its own, which would outdo the single thread that tests give to what has to fork.
 os.environ.setdefault("OMP_NUM_THREADS", os.environ.pop("OPENBLAS_NUM_THREADS", "1"))

@@ -12,7 +12,7 @@ import numpy as np
 
 from analysis.estimation import bounds, ladders, level_ground, newton, ties
 from analysis.estimation.fit_problem import Problem, curvature, evaluate, hessian
-from analysis.estimation.optimizer import Array, Index, Mask, Minimum
+from analysis.estimation.optimizer import Array, Evaluate, Index, Mask, Minimum
 
 Search = Callable[[Problem, Array], Minimum]
 """A search for minima of a problem from starts (R, p)."""
@@ -117,7 +117,7 @@ def near(found: Minimum) -> Index:
 
 
 def _walked(p: Problem, found: Minimum, rounds: int = newton.PATIENCE) -> Minimum:
-    """Return the minima with those near the best, whose gradient is not yet zero, after damped steps of Newton's."""
+    """Return the minima with those near the best whose gradient is not zero yet moved on by Newton's steps."""
     rows = near(found)
     rows = rows[found.gradient[rows] > _still(p)]
     if not len(rows):
@@ -125,11 +125,15 @@ def _walked(p: Problem, found: Minimum, rounds: int = newton.PATIENCE) -> Minimu
     rounds = min(rounds, max(LEAST, CELLS // (len(rows) * p.y.size)))
     z = p.constraint.reduce(found.theta[rows])
     begun = Minimum(z, found.value[rows], found.gradient[rows], found.metric[rows], found.rounds)
-    ended = newton.descend(
-        lambda index: lambda point: evaluate(p, point),
-        lambda index, point: hessian(p, point),
-        begun, np.full(len(rows), _still(p)), rounds,
-    )  # fmt: skip
+
+    def restrict(index: Index) -> Evaluate:
+        return lambda point: evaluate(p, point)
+
+    def second(index: Index, point: Array) -> Array:
+        return hessian(p, point)
+
+    ended = newton.descend(restrict, second, begun, np.full(len(rows), _still(p)), rounds)
+    ended = newton.refine(restrict, second, ended)  # a descent ends where a step's fall is less than rounding
     return _put(found, rows, replace(ended, theta=p.expanded(ended.theta)), np.ones(len(rows), dtype=bool), p)
 
 

@@ -69,7 +69,7 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_uni
     A study that was removed and run again under its name is another study in the same experiment: the latest counts.
     Raises ValueError where the store cannot be read or has no such experiment.
     """
-    from analysis.inputs.tracking_store import in_words, refusal
+    from analysis.inputs.tracking_store import in_words, past_proxies, refusal
 
     # MLflow's own patience with a server that is away, several minutes without a word, is for jobs, not for people.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -79,6 +79,7 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_uni
         raise ValueError(f"uri={uri}: there is no database {file}; give uri=sqlite:///FILE or uri=http://HOST:PORT")
     if why := refusal(uri, key="uri", write=False):
         raise ValueError(f"runs=mlflow:{experiment}: {shown} cannot be read: {_without_password(why)}")
+    past_proxies(uri)
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
     from sqlalchemy.exc import SQLAlchemyError

@@ -6,6 +6,7 @@ MLflow tries a database that it cannot open ten times, a minute and a half in al
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
 import sqlite3
@@ -20,6 +21,7 @@ PATIENCE_SECONDS = 5.0
 MAGIC = b"SQLite format 3\x00"
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 LONGEST = 300
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Words = Callable[[str, str], str]
 
@@ -33,6 +35,21 @@ def refusal(uri: str, *, key: str = "tracking.uri", write: bool = True) -> str:
         return _sqlite(Path(uri.removeprefix("sqlite:///").partition("?")[0]), key, write)
     scheme = uri.partition("://")[0].partition("+")[0]
     return _host(uri, PORTS[scheme], key) if scheme in PORTS else ""
+
+
+def past_proxies(uri: str) -> None:
+    """Let this process reach a server on this machine without the site's proxy, which knows no way back here.
+
+    Where the address is one of loopback, it is added to the environment's no_proxy; else nothing is changed.
+    """
+    try:
+        host = urlsplit(uri).hostname
+    except ValueError:
+        return
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if host in LOOPBACK and host not in names and names != ["*"]:
+        os.environ["no_proxy"] = ",".join([*names, host])
 
 
 def in_words(text: str, uri: str, *, key: str = "tracking.uri") -> str:

@@ -35,8 +35,16 @@ def _folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        with deferred():
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            _remove(folder)
+        except KeyboardInterrupt:  # it came as this began
+            _remove(folder)
+            raise
+
+
+def _remove(folder: Path) -> None:
+    with deferred():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

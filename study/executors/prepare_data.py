@@ -190,7 +190,7 @@ def _wait_for(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command in this process's group and return its exit code; after Ctrl-C once it has ended by itself."""
     try:
         process = subprocess.Popen(command, env=environment)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the second where a folder of PATH may not be read
         raise ValueError(
             f"cluster.executor=slurm, but {command[0]} is not on PATH: run this on a login node, or take cluster=local"
         ) from None

@@ -27,6 +27,11 @@ from study.storage.shapes import COUNT, FLAG, OBJECT, TEXT, TIME, Shape, read_re
 SOURCE_SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".cfg", ".txt", ".sh", ".json", ".html", ".css"}
 MAX_SOURCE_BYTES = 1 << 20
 GIT_SECONDS = 60.0
+GIT_PLACES = frozenset({
+    "GIT_DIR", "GIT_COMMON_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE",
+})  # fmt: skip
+"""Variables that name a repository: in a git hook, say, one that is not this code's."""
 PACKAGES = ("study", "train", "sweeps", "kernels", "analysis", "hydra_plugins", "conf")
 IN_JOBS = ("study", "train", "sweeps", "kernels")
 """What jobs import: a config that is edited afterwards, or the analysis, changes no run."""
@@ -247,11 +252,12 @@ def _hash(data: bytes) -> str:
 
 def _git(root: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "", check: bool = True) -> str:
     """Return what git prints; with `check`, ValueError with its message where it fails, else an empty text."""
+    kept = {name: value for name, value in os.environ.items() if name not in GIT_PLACES}
     try:
         done = subprocess.run(
             ["git", "-c", "core.quotepath=off", *arguments],
             cwd=root,
-            env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
+            env={**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
             input=stdin.encode(errors="surrogateescape"),
             capture_output=True,
             check=False,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.inputs import recorded
+from analysis.inputs.tracking_store import past_proxies
 from study.config.dotted import flat
 from study.failures.kinds import AttemptState
 from study.records.metric_names import EARLIER, ROLLBACK, TOKENS, VALIDATION_LOSS
@@ -81,6 +82,7 @@ def from_runs(folder: StudyFolder) -> list[Curve]:
 
 def from_mlflow(uri: str, experiment: str) -> list[Curve]:
     """Return the curves of an MLflow experiment that the study's syncer wrote; ValueError where there is none."""
+    past_proxies(uri)
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 

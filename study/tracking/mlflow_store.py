@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from analysis.inputs.tracking_store import in_words, refusal
+from analysis.inputs.tracking_store import in_words, past_proxies, refusal
 from study.config import tracking_uri as address
 from study.storage.secrets import Redact
 from study.tracking import mlflow_view
@@ -48,6 +48,7 @@ def connect(uri: str, study: str, base: Path, redact: Redact) -> MlflowStore:
     """
     if why := refusal(uri):  # asked in time: MLflow would try the same for a minute and a half
         raise StoreAwayError(redact(why))
+    past_proxies(uri)
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.inputs.tracking_store import past_proxies
 from study.process.children import spawn
 from study.process.ports import is_free
 from study.storage.files import last_lines
@@ -103,6 +104,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def why_no_answer(address: str) -> str:
     """Return why a tracking server does not answer its health page; "" where it does, if only to ask who we are."""
+    past_proxies(address)
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=5) as answer:
             return "" if answer.status == 200 else f"{address} answers {answer.status}"

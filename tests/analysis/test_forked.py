@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis import forked
+from tests.late import pressed_as_it_begins
 from tests.processes import has_ended
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +100,27 @@ def test_ctrl_c_at_the_moment_of_a_fork_ends_it_too(monkeypatch: pytest.MonkeyPa
         signal.signal(signal.SIGINT, before)
     with pytest.raises(ChildProcessError):
         os.waitpid(forks[0], os.WNOHANG)
+
+
+def test_ctrl_c_as_the_forks_are_ended_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    forks, fork = list[int](), os.fork
+
+    def forking() -> int:
+        forks.append(fork())
+        return forks[-1]
+
+    def failing(answers: int, *_: object, **__: object) -> object:
+        monkeypatch.setattr(forked, "deferred", pressed_as_it_begins())
+        raise OSError(answers)
+
+    monkeypatch.setattr(os, "fork", forking)
+    monkeypatch.setattr("builtins.open", failing)
+    with pytest.raises(KeyboardInterrupt):
+        forked.each(time.sleep, [600.0, 600.0], 2)
+    monkeypatch.undo()
+    for fork_of in forks:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(fork_of, os.WNOHANG)
 
 
 INTERRUPTED = """

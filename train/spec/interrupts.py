@@ -97,6 +97,8 @@ def guarded(main: Callable[[], int], command: str) -> int:
     except BaseException as error:
         alone = pressed is not None and not pressed.ever
         if isinstance(error, SystemExit) and (alone or error.code in (None, 0, INTERRUPTED)):
+            with suppress(OSError, ValueError):  # else Python says what it could not write
+                sys.stdout.flush()
             _finish("" if error.code == INTERRUPTED else command)
             raise
         if not (pressed is not None and pressed.ever) and not isinstance(error, KeyboardInterrupt):

@@ -67,7 +67,7 @@ def run(command: Sequence[str]) -> Answer:
         done = subprocess.run(
             list(command), capture_output=True, timeout=seconds, env=environment, check=False, stdin=subprocess.DEVNULL
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the second where a folder of PATH may not be read
         return Answer(None, error=f"{command[0]}: command not found")
     except subprocess.TimeoutExpired:
         return Answer(None, error=f"{command[0]}: no answer in {seconds:.0f} s")

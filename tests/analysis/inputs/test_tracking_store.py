@@ -1,5 +1,6 @@
 """A store that cannot be used is refused in one line with its cure, before MLflow tries it for minutes."""
 
+import os
 import socket
 import sqlite3
 from contextlib import closing
@@ -9,7 +10,7 @@ import pytest
 
 from analysis.inputs import tracking_store
 from analysis.inputs.study import from_mlflow
-from analysis.inputs.tracking_store import in_words, refusal
+from analysis.inputs.tracking_store import in_words, past_proxies, refusal
 
 CURES = {
     "(sqlite3.DatabaseError) database disk image is malformed\n[SQL: SELECT 1]": "move it away, and the next sync",
@@ -104,3 +105,26 @@ def test_a_fit_says_so_too(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("hello")
     with pytest.raises(ValueError, match=r"runs=mlflow:s: sqlite:.* cannot be read: .*move it away"):
         from_mlflow(f"sqlite:///{tmp_path}/mlflow.db", "s")
+
+
+@pytest.mark.parametrize(
+    ("uri", "before", "after"),
+    [
+        ("http://127.0.0.1:5000", "", "127.0.0.1"),
+        ("http://me:pw@localhost:5000/x", "intra.example.org, 127.0.0.1", "intra.example.org,127.0.0.1,localhost"),
+        ("http://[::1]:5000", "*", "*"),
+        ("http://127.0.0.1:5000", " 127.0.0.1", " 127.0.0.1"),
+        ("https://mlflow.example.org", "", ""),
+        ("sqlite:////tmp/mlflow.db", "", ""),
+        ("http://[::1", "", ""),
+    ],
+)
+def test_a_server_on_this_machine_is_reached_without_the_sites_proxy(
+    uri: str, before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
+        monkeypatch.setenv("no_proxy", "")
+        monkeypatch.delenv(other, raising=False)
+        monkeypatch.setenv(given, before)
+        past_proxies(uri)
+        assert (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")) == after

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from study.bench import scratch
 from study.bench.scratch import PREFIX, scratch_folder
 from tests.environment import python_path
+from tests.late import pressed_as_it_begins
 from tests.study.support.studies import wait_until
 
 RANK = (
@@ -71,3 +73,10 @@ def test_the_folder_goes_with_an_exception_and_signals_are_as_before() -> None:
         assert signal.getsignal(signal.SIGTERM) is not before
         raise ValueError("no")
     assert not folder.exists() and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_folder_goes_also_where_ctrl_c_comes_as_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "deferred", pressed_as_it_begins())
+    with pytest.raises(KeyboardInterrupt), scratch_folder() as folder:
+        (folder / "file").touch()
+    assert not folder.exists()

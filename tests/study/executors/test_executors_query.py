@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -157,6 +158,15 @@ def test_compress_is_undone_by_expand(indices: set[int]) -> None:
 
 def test_a_command_that_is_missing_gives_no_answer() -> None:
     assert run(["no-such-command-of-slurm"]).code is None
+
+
+def test_a_folder_of_path_that_may_not_be_read_hides_no_missing_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What exec says of such a folder, for root too, it says of a file that is no program."""
+    (tmp_path / "sbatch").touch(0o600)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run(["sbatch", "x"]) == Answer(None, error="sbatch: command not found")
 
 
 @pytest.mark.parametrize(

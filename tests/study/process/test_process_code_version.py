@@ -114,6 +114,19 @@ def test_before_the_first_commit(tmp_path: Path) -> None:
     assert "+one = 1" in version.patch
 
 
+@pytest.mark.parametrize("name", ["GIT_DIR", "GIT_INDEX_FILE"])
+def test_a_repository_that_the_environment_names_is_not_this_codes(
+    name: str, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As git's hooks are run, and what they start."""
+    mine = current(checkout)
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    monkeypatch.setenv(name, str(other / ".git" / {"GIT_DIR": "", "GIT_INDEX_FILE": "index"}[name]))
+    assert current(checkout) == mine
+
+
 def test_without_git(tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "a.py").write_text("one = 1\n")

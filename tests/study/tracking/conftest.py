@@ -16,6 +16,8 @@ from tests.study.support.studies import SYNCER
 from tests.warm import Started, warm
 
 REPOSITORY = Path(__file__).parents[3]
+BEHIND_A_PROXY = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "example.org"}
+"""As on many login nodes; nobody answers at that port."""
 Start = Callable[..., Started]
 
 
@@ -28,7 +30,7 @@ def no_secrets_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(module: str, *words: str, cwd: Path) -> Started:
-    env = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", **BEHIND_A_PROXY}
     return warm(*SYNCER, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR").start(module, *words, cwd=cwd, env=env)
 
 

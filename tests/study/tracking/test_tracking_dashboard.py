@@ -23,6 +23,7 @@ from study.tracking.mlflow_view import run_page
 from tests.analysis.report.test_report_browser import BROWSER, Browser
 from tests.processes import has_ended
 from tests.study.support.studies import environment, make_study, study_command
+from tests.study.tracking.conftest import BEHIND_A_PROXY
 from tests.study.tracking.test_tracking_law import FIT
 from tests.study.tracking.test_tracking_server import SMALL, free_port
 
@@ -81,9 +82,8 @@ def reached(loss: float) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def dashboard(study: StudyFolder) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     command = [sys.executable, "-m", "study", "dashboard", "seen", "--json", "--port", str(free_port())]
-    process = subprocess.Popen(
-        command, cwd=study.path.parents[1], env=environment() | SMALL, stdout=subprocess.PIPE, text=True
-    )
+    given = environment() | SMALL | BEHIND_A_PROXY
+    process = subprocess.Popen(command, cwd=study.path.parents[1], env=given, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], SECONDS)
     assert ready, (study.jobs / "dashboard.log").read_text()[-2000:]

@@ -201,8 +201,16 @@ def _build_and_swap(config: DataConfig, target: Path, progress: Progress, worker
         raise
     finally:
         if not keep:
-            with deferred():
-                shutil.rmtree(staging, ignore_errors=True)
+            try:
+                _remove(staging)
+            except KeyboardInterrupt:  # it came as this began
+                _remove(staging)
+                raise
+
+
+def _remove(folder: Path) -> None:
+    with deferred():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _staging(target: Path, *, going_on: bool) -> Path:

@@ -18,6 +18,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.environment import python_path
+from tests.late import pressed_as_it_begins
+from train.data.corpus import prepare as prepare_module
 from train.data.corpus.clean import normalised
 from train.data.corpus.prepare import prepare
 from train.data.corpus.workers import KilledError
@@ -274,6 +276,17 @@ def test_settings_that_cannot_be(
         prepare(small(texts, **changes), tmp_path, workers=1)
     assert not [path for path in tmp_path.glob("*") if path.is_dir()]
     assert not list(tmp_path.glob(".*staging*"))
+
+
+def test_nothing_is_left_where_ctrl_c_comes_as_the_corpus_is_put_in_its_place(
+    texts: Path, small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_module, "deferred", pressed_as_it_begins())
+    with pytest.raises(KeyboardInterrupt):
+        prepare(small(texts), tmp_path / "data", workers=1)
+    assert not list((tmp_path / "data").glob(".*staging*"))
+    (made,) = (path for path in (tmp_path / "data").iterdir() if path.is_dir())
+    verify(made)
 
 
 def test_one_large_document_cannot_be_in_both_splits(small: Make, tmp_path: Path) -> None:
