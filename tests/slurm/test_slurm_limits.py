@@ -66,7 +66,8 @@ def test_everything_runs_once_though_little_fits(narrow: ThrowawayCluster, tmp_p
     gate = tmp_path / "gate"
     lab = Lab(tmp_path, corpus, narrow, tuple(POISON.items())).with_trainer("quick", QUICK_GATE=gate, QUICK_SECONDS=1)
     said = lab.sweep("study.name=n", *TINY, f"seed=range({POINTS})")
-    assert "5 points wait (MaxSubmitJobs of root is 6, and 6 are used)" in said.replace("\n", " ")
+    full = f"5 points wait (MaxSubmitJobs of {narrow.settings.user} is 6, and 6 are used)"
+    assert full in said.replace("\n", " ")
     waiting = [point for point in lab.points("n") if point["state"] == "waiting"]
     assert 0 < len(waiting) <= POINTS - 6
     assert waiting[0]["why"].startswith("queued later: MaxSubmitJobs")
