@@ -37,7 +37,7 @@ def _folder() -> Iterator[Path]:
     finally:
         try:
             _remove(folder)
-        except KeyboardInterrupt:  # it came as this began
+        except (KeyboardInterrupt, SystemExit):  # it came as this began, or a signal of ENDING in the middle
             _remove(folder)
             raise
 

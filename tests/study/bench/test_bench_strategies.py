@@ -427,7 +427,7 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path) -> None:
     trainer = f"{sys.executable} -m tests.study.bench.stand_in_trainer"
     words = [*TINY, "strategies=fsdp2", "failures=yes", "backend=gloo", f"out={tmp_path}", f"limit={LIMIT_SECONDS}"]
     command = [sys.executable, "-m", "tests.study.bench.measured_at_once", *words]
-    environment = {**os.environ, "STUDY_TRAINER": trainer, "MEASURED": json.dumps(asdict(ROW))}
+    environment = {**os.environ, "STUDY_TRAINER": trainer, "MEASURED": json.dumps(asdict(ROW)), "TMPDIR": str(tmp_path)}
     path = tmp_path / "strategies.json"
 
     def seen() -> list[dict[str, Any]]:
