@@ -18,7 +18,7 @@ import numpy as np
 
 from analysis.estimation.constraints import FREE, Constraint, constraint
 from analysis.estimation.objectives import Linear, Loss
-from analysis.estimation.optimizer import Array
+from analysis.estimation.optimizer import Array, Evaluate, Hessian, Index, Restrict
 from analysis.laws.base import Bent, Form
 
 NEAR = 1e-5
@@ -164,6 +164,22 @@ def hessian(p: Problem, z: Array, weights: Array | None = None, y: Array | None 
             out -= pulled[:, :, None] * pulled[:, None, :]
         out += _bend(p, z, psi, jacobian)
     return np.asarray(np.nan_to_num(0.5 * (out + out.transpose(0, 2, 1)), posinf=0.0, neginf=0.0))
+
+
+def by_rows(p: Problem, weights: Array | None = None, y: Array | None = None) -> tuple[Restrict, Hessian]:
+    """Return the objective and its second derivatives as functions of some rows by number, each with its own data."""
+
+    def of(rows: Array | None, index: Index) -> Array | None:
+        return None if rows is None else rows[index]
+
+    def restrict(index: Index) -> Evaluate:
+        w, target = of(weights, index), of(y, index)
+        return lambda point: evaluate(p, point, w, target)
+
+    def second(index: Index, point: Array) -> Array:
+        return hessian(p, point, of(weights, index), of(y, index))
+
+    return restrict, second
 
 
 def _bend(p: Problem, z: Array, psi: Array, jacobian: Array | None = None) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.estimation import bounds, exchange, levels, newton, objectives, settled
 from analysis.estimation.constraints import Constraint
-from analysis.estimation.fit_problem import Problem, curvature, decided, evaluate, hessian
+from analysis.estimation.fit_problem import Problem, by_rows, curvature, decided, evaluate
 from analysis.estimation.optimizer import ROUNDS, Array, Evaluate, Index, Minimum, minimise, resumed
 from analysis.values.blocks import Basin, Optimizer
 
@@ -115,18 +115,8 @@ def solve(
 
 def refined(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:
     """Return the minima to all their digits, by Newton's steps."""
-
-    def of(rows: Array | None, index: Index) -> Array | None:
-        return None if rows is None else rows[index]
-
-    def restrict(index: Index) -> Evaluate:
-        w, target = of(weights, index), of(y, index)
-        return lambda point: evaluate(p, point, w, target)
-
-    def second(index: Index, point: Array) -> Array:
-        return hessian(p, point, of(weights, index), of(y, index))
-
-    inner = newton.refine(restrict, second, replace(found, theta=p.constraint.reduce(found.theta)))
+    restrict, hessian = by_rows(p, weights, y)
+    inner = newton.refine(restrict, hessian, replace(found, theta=p.constraint.reduce(found.theta)))
     return replace(inner, theta=p.expanded(inner.theta))
 
 

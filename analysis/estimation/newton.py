@@ -6,14 +6,12 @@ depends on rounding, so on the machine. Newton's method looks for the zero of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.estimation.optimizer import Array, Evaluate, Index, Mask, Minimum, Restrict
+from analysis.estimation.optimizer import Array, Evaluate, Hessian, Mask, Minimum, Restrict
 
-Hessian = Callable[[Index, Array], Array]
 ROUNDS, HALVINGS = 12, 6
 STILL = 1e-8
 """A step that moves nothing by more than this, in logs and exponents, is the last: the next would be its square."""

@@ -17,6 +17,7 @@ Mask = NDArray[np.bool_]
 Rows = Index | slice
 Evaluate = Callable[[Array], tuple[Array, Array]]
 Restrict = Callable[[Index], Evaluate]
+Hessian = Callable[[Index, Array], Array]
 
 ROUNDS = 500
 LONGEST = 2.0

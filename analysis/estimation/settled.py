@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from analysis.estimation import bounds, ladders, level_ground, newton, ties
-from analysis.estimation.fit_problem import Problem, curvature, evaluate, hessian
-from analysis.estimation.optimizer import Array, Evaluate, Index, Mask, Minimum
+from analysis.estimation.fit_problem import Problem, by_rows, curvature, evaluate
+from analysis.estimation.optimizer import Array, Index, Mask, Minimum
 
 Search = Callable[[Problem, Array], Minimum]
 """A search for minima of a problem from starts (R, p)."""
@@ -125,15 +125,9 @@ def _walked(p: Problem, found: Minimum, rounds: int = newton.PATIENCE) -> Minimu
     rounds = min(rounds, max(LEAST, CELLS // (len(rows) * p.y.size)))
     z = p.constraint.reduce(found.theta[rows])
     begun = Minimum(z, found.value[rows], found.gradient[rows], found.metric[rows], found.rounds)
-
-    def restrict(index: Index) -> Evaluate:
-        return lambda point: evaluate(p, point)
-
-    def second(index: Index, point: Array) -> Array:
-        return hessian(p, point)
-
-    ended = newton.descend(restrict, second, begun, np.full(len(rows), _still(p)), rounds)
-    ended = newton.refine(restrict, second, ended)  # a descent ends where a step's fall is less than rounding
+    restrict, hessian = by_rows(p)
+    ended = newton.descend(restrict, hessian, begun, np.full(len(rows), _still(p)), rounds)
+    ended = newton.refine(restrict, hessian, ended)  # a descent ends where a step's fall is less than rounding
     return _put(found, rows, replace(ended, theta=p.expanded(ended.theta)), np.ones(len(rows), dtype=bool), p)
 
 

@@ -39,6 +39,15 @@ def loss(law: tuple[float, ...], params: Any, tokens: Any) -> Any:
     return E + A / params**alpha + B / tokens**beta
 
 
+def ray(ratio: float = 20.0) -> pd.DataFrame:
+    """Return twelve runs with `ratio` tokens per parameter and 0.2 % of noise."""
+    params = np.geomspace(1e7, 1e9, 12)
+    losses = loss((1.7, 400.0, 900.0, 0.34, 0.3), params, ratio * params)
+    noise = np.random.default_rng(10).normal(size=12)
+    frame = pd.DataFrame({"params": params, "tokens": ratio * params, "flops": 6 * ratio * params**2})
+    return frame.assign(loss=losses * np.exp(0.002 * noise))
+
+
 def as_rows(frame: pd.DataFrame) -> Rows:
     """Return a frame of numbers as rows, in its order."""
     names = ("params", "tokens", "flops", "loss")

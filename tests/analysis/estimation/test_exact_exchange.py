@@ -15,15 +15,7 @@ from analysis.estimation.optimizer import Minimum
 from analysis.inference import flat
 from analysis.laws.registry import FORMS
 from tests.analysis import studies
-
-
-def ray(ratio: float = 20.0) -> pd.DataFrame:
-    """Return twelve runs with `ratio` tokens per parameter and 0.2 % of noise."""
-    params = np.geomspace(1e7, 1e9, 12)
-    losses = 1.7 + 400 / params**0.34 + 900 / (ratio * params) ** 0.3
-    noise = np.random.default_rng(10).normal(size=12)
-    frame = pd.DataFrame({"params": params, "tokens": ratio * params, "flops": 6 * ratio * params**2})
-    return frame.assign(loss=losses * np.exp(0.002 * noise))
+from tests.analysis.rounded_logs import rounded_logs
 
 
 def problem(frame: pd.DataFrame, form: str = "chinchilla", loss: Any = None, **held: Any) -> fit_problem.Problem:
@@ -47,13 +39,13 @@ def problem(frame: pd.DataFrame, form: str = "chinchilla", loss: Any = None, **h
     ],
 )
 def test_which_laws_have_terms_to_exchange(held: dict[str, Any], order: list[int] | None) -> None:
-    found = exchange.exchange_of(problem(ray(), **held))
+    found = exchange.exchange_of(problem(studies.ray(), **held))
     assert (None if found is None else found.tolist()) == order
 
 
 def test_rows_at_two_ratios_tell_the_terms_apart() -> None:
     assert exchange.exchange_of(problem(studies.isoflop(3, noise=0.0))) is None
-    near = ray()
+    near = studies.ray()
     tokens = near["tokens"].to_numpy() * np.where(np.arange(12) == 3, 1.00001, 1.0)
     assert exchange.exchange_of(problem(near.assign(tokens=tokens))) is None
 
@@ -67,7 +59,7 @@ def minima(thetas: list[list[float]]) -> Minimum:
 
 def test_the_larger_term_is_put_first() -> None:
     given = minima([[0.5, 1.0, 0.2, 0.3, -1.0], [0.5, 0.2, 1.0, -1.0, 0.3], [0.5, 0.2, 0.2, 0.1, 0.2]])
-    found = exchange.oriented(problem(ray()), given)
+    found = exchange.oriented(problem(studies.ray()), given)
     assert found.theta.tolist() == [[0.5, 1.0, 0.2, 0.3, -1.0], [0.5, 1.0, 0.2, 0.3, -1.0], [0.5, 0.2, 0.2, 0.1, 0.2]]
     order = [0, 2, 1, 4, 3]
     np.testing.assert_array_equal(found.metric[[0, 2]], given.metric[[0, 2]])
@@ -82,7 +74,7 @@ def test_what_is_searched_is_exchanged_with_it() -> None:
     given = minima([[0.2, 1.0, -1.0, 0.3]])
     theta = np.array([[0.5, *given.theta[0]]])
     found = exchange.oriented(
-        problem(ray(), fix={"E": 1.7}), Minimum(theta, given.value, given.gradient, given.metric, 3)
+        problem(studies.ray(), fix={"E": 1.7}), Minimum(theta, given.value, given.gradient, given.metric, 3)
     )
     assert found.theta.tolist() == [[0.5, 1.0, 0.2, 0.3, -1.0]]
     np.testing.assert_array_equal(found.metric[0], given.metric[0][np.ix_([1, 0, 3, 2], [1, 0, 3, 2])])
@@ -92,7 +84,7 @@ def test_what_is_searched_is_exchanged_with_it() -> None:
 def test_neither_the_order_of_the_rows_nor_of_the_starts_chooses_the_law(
     held: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = ray()
+    frame = studies.ray()
     first = multistart.fit_point(problem(frame, **held))
     assert first.theta[1] > first.theta[2], "the term of N is the larger one"
     turned = multistart.fit_point(problem(frame.iloc[::-1].reset_index(drop=True), **held))
@@ -104,27 +96,22 @@ def test_neither_the_order_of_the_rows_nor_of_the_starts_chooses_the_law(
 
 
 @pytest.mark.parametrize("seed", [10, 24, 31, 42])
-def test_a_processor_of_another_kind_finds_the_same_law(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs that are known to a few units of the last place, drawn anew each time; these draws once moved B by 1e-4."""
-    p, generator = problem(ray()), np.random.default_rng(seed)
-    first = multistart.fit_point(p)
-    form, exact = type(p.form), type(p.form).log_value_and_pull
-
-    def rounded(self: Any, theta: Any, x: Any) -> Any:
-        value, pull = exact(self, theta, x)
-        return value * (1.0 + generator.uniform(-2e-15, 2e-15, value.shape)), pull
-
-    monkeypatch.setattr(form, "log_value_and_pull", rounded)
-    np.testing.assert_allclose(multistart.fit_point(p).constants, first.constants, rtol=1e-8)
+def test_a_processor_of_another_kind_finds_the_same_law(seed: int) -> None:
+    """These draws of rounding once moved B by 1e-4."""
+    p = problem(studies.ray())
+    exact = multistart.fit_point(p)
+    with rounded_logs(p.form, 9, seed):
+        found = multistart.fit_point(p)
+    np.testing.assert_allclose(found.constants, exact.constants, rtol=1e-8)
 
 
 def test_the_exchange_is_a_flat_optimum_in_words() -> None:
-    fit = fit_law(ray(), resamples=0)
+    fit = fit_law(studies.ray(), resamples=0)
     assert fit.flat is not None and fit.flat.exchanged == ("params", "tokens")
     low, high = fit.flat.low, fit.flat.high
     both = [low, high] if low["A"] == pytest.approx(fit.params["A"]) else [high, low]
     assert [both[1][name] for name in ("alpha", "beta")] == [both[0][name] for name in ("beta", "alpha")]
-    predicted = [studies.loss(tuple(end.values()), ray()["params"], ray()["tokens"]) for end in both]
+    predicted = [studies.loss(tuple(end.values()), studies.ray()["params"], studies.ray()["tokens"]) for end in both]
     np.testing.assert_allclose(predicted[0], predicted[1], rtol=1e-9)
     (told,) = (check for check in fit.check() if check.code == "flat_optimum")
     assert told.message.startswith("N and D have one ratio in all rows: the law fits them equally well where the terms")
@@ -134,7 +121,7 @@ def test_the_exchange_is_a_flat_optimum_in_words() -> None:
 
 
 def test_terms_with_the_same_constants_have_nothing_to_exchange() -> None:
-    p = problem(ray(), loss=Squared())
+    p = problem(studies.ray(), loss=Squared())
     point: Any = type("Point", (), {"theta": np.array([0.5, 0.2, 0.2, 0.3, 0.3])})()
     assert flat._exchanged(p, point) is None
     point.theta = np.array([0.5, 0.2, 0.25, 0.3, 0.3])
