@@ -141,7 +141,7 @@ class Postgres:
 def running(port: int) -> Iterator[Postgres]:
     """Run a new PostgreSQL in a folder of its own; kill it in the end."""
     # Not in a test's folder: pytest closes those to the user that PostgreSQL runs as.
-    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True, dir=_open_to_all()) as folder:
         one = Postgres(Path(folder), port)
         one.make()
         try:
@@ -149,6 +149,15 @@ def running(port: int) -> Iterator[Postgres]:
             yield one
         finally:
             one.kill()
+
+
+def _open_to_all() -> Path:
+    """Return a folder for temporary files that every user reaches: TMPDIR may be closed to others."""
+    candidates = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
+    everyone = (
+        place for place in candidates if all(part.stat().st_mode & 0o001 for part in (place, *place.resolve().parents))
+    )
+    return next(everyone, candidates[0])
 
 
 def _has_user() -> bool:

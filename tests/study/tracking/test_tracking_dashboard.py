@@ -22,6 +22,7 @@ from study.storage.layout import StudyFolder
 from study.tracking.mlflow_view import run_page
 from tests.analysis.report.test_report_browser import BROWSER, Browser
 from tests.processes import has_ended
+from tests.study.support.loopback import opened
 from tests.study.support.studies import environment, make_study, study_command
 from tests.study.tracking.conftest import BEHIND_A_PROXY
 from tests.study.tracking.test_tracking_law import FIT
@@ -102,7 +103,7 @@ def test_it_listens_on_loopback_alone_and_checks_the_host(dashboard: tuple[objec
     for host, code in ((f"127.0.0.1:{port}", 200), ("rebound.example", 403), (f"{socket.gethostname()}.x:{port}", 403)):
         request = urllib.request.Request(address, headers={"Host": host})
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            with opened(request, SECONDS) as answer:
                 assert answer.status == code
         except urllib.error.HTTPError as error:
             assert error.code == code, host

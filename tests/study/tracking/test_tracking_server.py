@@ -23,6 +23,7 @@ from study.config.tracking_uri import ui_command
 from study.process.children import die_with_parent
 from tests.slurm.settings import free_ports
 from tests.study.support import postgres
+from tests.study.support.loopback import opened
 from tests.study.support.made import (
     LIMIT_SECONDS,
     Row,
@@ -50,7 +51,7 @@ def free_port() -> int:
 def fetch(url: str, body: dict[str, Any] | None = None) -> bytes:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=LIMIT_SECONDS) as answer:
+    with opened(request, LIMIT_SECONDS) as answer:
         return bytes(answer.read())
 
 
