@@ -3,14 +3,16 @@
 Such runs have minima close together, and the search ends among digits that rounding takes. `python -m
 benchmarks.rounded_logs [--draws 60]` fits twelve of them with exact logs, and then so many times with logs that are off
 by up to nine units of the last place, drawn anew at every evaluation. It counts the fits whose constants agree to
-1e-6 with those of the exact logs: as the search is, without Newton's steps after a damped descent, and with these steps
-refused where the value rises by more than rounding of exact logs. Returns 1 if a fit differs as the search is.
+1e-6 with those of the exact logs: as the search is, without Newton's steps after a damped descent, with these steps
+refused where the value rises by more than rounding of exact logs, and without either. Returns 1 if a fit differs as
+the search is.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -40,6 +42,13 @@ def strict() -> AbstractContextManager[Any]:
     return mock.patch.object(newton, "ROUNDED", newton.RISE)
 
 
+@contextmanager
+def neither() -> Iterator[None]:
+    """Search as it was before both."""
+    with unrefined(), strict():
+        yield
+
+
 def apart(draws: int) -> Array:
     """Return by how much of itself the constant that moved most did, of each draw of rounding (draws,)."""
     rows = studies.as_rows(studies.ray())
@@ -62,6 +71,7 @@ def main(arguments: list[str]) -> int:
         "as the search is": nullcontext(),
         "no Newton's steps after a descent": unrefined(),
         "steps that exact logs would allow": strict(),
+        "neither of the two": neither(),
     }
     wrong = 0
     for number, (name, changed) in enumerate(searches.items()):
