@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from train.runtime.gloo import use_one_worker
+from train.runtime.console import warn
+from train.runtime.gloo import lower_debug_level, use_one_worker
 
 _PR_SET_PDEATHSIG = 1
 
@@ -122,6 +123,9 @@ def join(world: World, device: torch.device, seconds: float = 1800.0) -> None:
     # The flight recorder keeps the latest messages, for when one of them never ends.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    lowered = lower_debug_level() if backend == "gloo" else None
+    if lowered and world.writes:
+        warn(lowered)
     dist.init_process_group(
         backend,
         init_method=f"tcp://{world.host}:{world.port}" if not world.elastic else "env://",

@@ -1,4 +1,4 @@
-"""Gloo's process groups with one worker thread each."""
+"""Gloo's process groups: one worker thread each, and not wrapped for debugging."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
 
 
 def use_one_worker() -> None:
@@ -32,6 +33,18 @@ def use_one_worker() -> None:
         make(self, *place, options)
 
     group.__init__ = with_one_worker
+
+
+def lower_debug_level() -> str | None:
+    """Lower TORCH_DISTRIBUTED_DEBUG=DETAIL to INFO and return a line that says so; None if it is not DETAIL.
+
+    At DETAIL torch wraps gloo's groups. The logger of DistributedDataParallel takes the wrapper for gloo's own group
+    (`Logger::set_env_variables`, torch 2.11 to 2.13), and the rank dies with SIGSEGV. NCCL's groups bear it.
+    """
+    if get_debug_level() != DebugLevel.DETAIL:
+        return None
+    set_debug_level(DebugLevel.INFO)
+    return "TORCH_DISTRIBUTED_DEBUG=DETAIL counts as INFO on CPUs: DistributedDataParallel over gloo dies at DETAIL"
 
 
 def devices() -> list[Any]:
