@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import study
-from study.config import design_keys, limits
+from study.config import limits, search_keys
 from study.config.errors import explain, missing_values
 from study.config.given import without_given
 from study.config.schema import StudyConfig
@@ -96,7 +96,7 @@ class Composer:
             raise ValueError("paths.runs= is empty: name the folder of all studies; paths.runs=. is this one")
         limits.check(config)
         typed = [self._parse(line).key_or_group for line in overrides]
-        design_keys.check(config.search.name, typed)
+        search_keys.check(config.search.name, typed)
         cluster = without_given(config.cluster, typed)
         return Composed(config if cluster is config.cluster else replace(config, cluster=cluster), tuple(overrides))
 

@@ -157,6 +157,18 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
             "search.budgets has no effect with search=grid: it is read by search=isoflop or search=trunk_and_branch",
         ),
         (["search=asha", "search.points=9", "-m", "optim.lr=1,2"], "search.points has no effect with search=asha"),
+        (
+            ["study=smoke", "search.points=9"],
+            "search.points has no effect with search=isoflop: it is read by search=random_nd; take one, or leave it",
+        ),
+        (
+            ["study=smoke", "search.stake=0.5"],
+            "search.stake has no effect with search=isoflop: it is read by search=asha_guarded; take one, or leave it",
+        ),
+        (
+            ["search.trials=9", "-m", "optim.lr=1,2"],
+            "search.trials has no effect with search=grid: it is read by search=asha, search=asha_promotion, ",
+        ),
         (["model.width=["], "cannot read the override model.width=[: a bracket in it is not closed"),
         (["model"], "'model' is neither KEY=VALUE nor GROUP=OPTION: did you mean model=…?"),
         (["=5"], "=5 has no key before its =: write KEY=VALUE"),
