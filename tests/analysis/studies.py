@@ -39,15 +39,6 @@ def loss(law: tuple[float, ...], params: Any, tokens: Any) -> Any:
     return E + A / params**alpha + B / tokens**beta
 
 
-def ray(ratio: float = 20.0) -> pd.DataFrame:
-    """Return twelve runs with `ratio` tokens per parameter and 0.2 % of noise."""
-    params = np.geomspace(1e7, 1e9, 12)
-    losses = loss((1.7, 400.0, 900.0, 0.34, 0.3), params, ratio * params)
-    noise = np.random.default_rng(10).normal(size=12)
-    frame = pd.DataFrame({"params": params, "tokens": ratio * params, "flops": 6 * ratio * params**2})
-    return frame.assign(loss=losses * np.exp(0.002 * noise))
-
-
 def as_rows(frame: pd.DataFrame) -> Rows:
     """Return a frame of numbers as rows, in its order."""
     names = ("params", "tokens", "flops", "loss")
@@ -141,5 +132,16 @@ def ladder(seed: int, count: int, noise: float, apart: float = 0.0) -> pd.DataFr
     low, decades = draws.uniform(6, 8), draws.uniform(1, 2.5)
     params = 10 ** draws.uniform(low, low + decades, count)
     tokens = 20 * params * np.exp(apart * draws.normal(size=count))
-    losses = loss((1.7, 400.0, 900.0, 0.34, 0.3), params, tokens) * np.exp(noise * draws.normal(size=count))
+    return _along(params, tokens, noise * draws.normal(size=count))
+
+
+def ray(ratio: float = 20.0) -> pd.DataFrame:
+    """Return twelve evenly spaced runs with `ratio` tokens per parameter and 0.2 % of noise."""
+    params = np.geomspace(1e7, 1e9, 12)
+    return _along(params, ratio * params, 0.002 * np.random.default_rng(10).normal(size=12))
+
+
+def _along(params: Any, tokens: Any, errors: Any) -> pd.DataFrame:
+    """Return runs of the ladders' law whose ln loss is off by `errors`."""
+    losses = loss((1.7, 400.0, 900.0, 0.34, 0.3), params, tokens) * np.exp(errors)
     return pd.DataFrame({"params": params, "tokens": tokens, "flops": 6 * params * tokens, "loss": losses})
